@@ -23,7 +23,7 @@ pub(crate) fn amount(value: &Value) -> String {
     }
 }
 
-/// The end of the bucket in which so many percent of the values end: the next power of two.
+/// The end of the bucket in which this many percent of the values end: the next power of two.
 fn below(buckets: &[(u64, u64)], percent: u64) -> Option<u64> {
     let all: u64 = buckets.iter().map(|(_, count)| count).sum();
     let mut seen = 0;

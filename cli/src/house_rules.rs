@@ -50,7 +50,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
 /// The folders of the root that no crate of the workspace is in.
 const OTHER_FOLDERS: &[&str] = &["scripts", "templates"];
 
-/// The documents in the root that name paths. Those in `docs` and the README of each folder do, too.
+/// The documents in the root that name paths. Documents in `docs` and the README of each folder do, too.
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "SECURITY.md"];
 
 /// The most lines of a source file, without its tests.
@@ -213,7 +213,7 @@ fn no_two_crates_or_headers_share_a_name() {
         let directory = within(&package["manifest_path"]).parent().unwrap().to_owned();
         let name = directory.file_name().unwrap().to_str().unwrap();
         let package = package["name"].as_str().unwrap();
-        // Those of the kernel's workspace say so.
+        // Packages of the kernel's workspace say so.
         if package != name && package != format!("ekiden-{name}") && package != format!("ekiden-kernel-{name}") {
             broken.push(format!("{} is the package {package}", directory.display()));
         }
@@ -316,7 +316,7 @@ fn every_path_that_the_documents_name_exists() {
 /// The most lines of code of a policy, without its tests, if the head of its file does not say more.
 const POLICY_LINES_MOST: usize = 250;
 
-/// Those that are shown as short ones: the first that a newcomer reads, and two of papers/000.
+/// Policies that are shown as short ones: the first that a newcomer reads, and two of papers/000.
 const SHORT_POLICIES: [(&str, usize); 5] =
     [("fifo", 30), ("global_fifo", 30), ("llc_fifo", 35), ("locality", 150), ("shinjuku", 200)];
 
@@ -382,7 +382,7 @@ fn lines_of_tests_do_not_count() {
     assert_eq!(lines_without_tests("a/tests/all.rs", text), 0);
 }
 
-/// Of each invariant in a text: its number, and the tests that it names, as file and function. None if it says that it has none.
+/// The invariants in a text, each with its number and the tests that it names, as file and function. None if it says that it has none.
 fn invariants(text: &str) -> Vec<(usize, Vec<(String, String)>)> {
     let section = text.split("\n## Invariants\n").nth(1).expect("ARCHITECTURE.md has invariants");
     let section = section.split("\n## ").next().unwrap_or_default();

@@ -35,7 +35,7 @@ const BOUNDS: &[&str] =
 /// The options of a virtual machine: `machine::Shape`.
 const SHAPE: &[&str] = &["cpus", "memory", "nodes", "kernel", "kvm", "icount", "parallel", "shift"];
 
-/// Of building a policy, which is not done where modules are given: `modules::Allowed`.
+/// The options of building a policy, which is not done where modules are given: `modules::Allowed`.
 const BUILDING: &[&str] = &["allow_unsafe", "as_root"];
 
 /// Of every command that takes modules or builds them.

@@ -73,7 +73,7 @@ struct Report<'a> {
     unread: Vec<String>,
 }
 
-/// Those of `set` that have no effect: the successor has the state as it is in memory, and the values in it, as the
+/// Parameters in `set` that have no effect: the successor has the state as it is in memory, and the values in it, as the
 /// `reregister_init` that `#[policy]` fills in looks at no parameters.
 fn unread(set: &[String], moved: Moved, calls: Calls) -> Vec<String> {
     let is_kept = moved == Moved::ByPointer && !calls.has(Call::ReregisterInit);

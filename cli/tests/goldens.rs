@@ -45,7 +45,7 @@ const COMMANDS: &[&str] = &[
     "view FILE --report page.html",
 ];
 
-/// Where the traces and recordings are. Those in the last are of `cli/tests/noted.json` on 2 CPUs: `noted.ekirec` of mlfq, `noted.trace` of
+/// Where the traces and recordings are. The last folder's files are of `cli/tests/noted.json` on 2 CPUs: `noted.ekirec` of mlfq, `noted.trace` of
 /// the same run without what mlfq noted, as a kernel's is, and `looked.ekirec` of wfq, which looks at other CPUs. Of these, `cut.*`
 /// end in the middle, and `damaged.*` have a byte that makes no sense.
 const FOLDERS: &[&str] = &[
@@ -56,7 +56,7 @@ const FOLDERS: &[&str] = &[
     "cli/tests/stored",
 ];
 
-/// Of a long text so many lines at its beginning and its end; the rest is in the digest.
+/// A long text is shown as its first and last lines; the digest covers the rest.
 const HEAD: usize = 120;
 const TAIL: usize = 3;
 

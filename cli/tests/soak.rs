@@ -16,7 +16,7 @@ use nix::{
 use serde_json::Value;
 
 const FOR: Duration = Duration::from_secs(120);
-/// So many steps are over when the interrupt comes. The first takes ten seconds, but one of the others may take longer than all of [`FOR`].
+/// Steps that are over when the interrupt comes. The first takes ten seconds, but one of the others may take longer than all of [`FOR`].
 const STEPS: usize = 3;
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -43,7 +43,7 @@ fn saved_steps(saved: &Path) -> BTreeSet<u64> {
     lines.lines().filter_map(number).collect()
 }
 
-/// Waits for so many steps of a soak, or until it has ended.
+/// Waits for this many steps of a soak, or until it has ended.
 fn wait_for_steps(saved: &Path, steps: usize, soak: Pid) {
     let start = Instant::now();
     while saved_steps(saved).len() < steps && start.elapsed() < PATIENCE && kill(soak, None).is_ok() {

@@ -152,7 +152,7 @@ fn what_a_policy_notes_is_in_traces_recordings_and_replays() {
     assert_eq!(noted("both"), noted("out"));
     let (code, error) = traced.bad(&["trace", "notes", "without", "out", "-o", "x"]);
     assert!(code == 1 && error.contains("this is no recording"), "{error}");
-    // Of one that is cut off, what comes before counts, and the rest is not missing in silence.
+    // A recording that is cut off counts up to its end, and says that the rest is missing.
     let bytes = fs::read(traced.path().join("calls")).unwrap();
     fs::write(traced.path().join("torn"), &bytes[..bytes.len() - 5]).unwrap();
     let (code, error) = traced.bad(&["trace", "notes", "without", "torn", "-o", "most"]);
@@ -346,7 +346,7 @@ fn a_million_records_take_little_memory() {
     let traced = Traced(tempfile::tempdir().unwrap());
     fs::write(traced.path().join("out"), trace.as_bytes()).unwrap();
     assert!(trace.as_bytes().len() > 23_000_000);
-    // With so many kilobytes of data; Parquet wants some more, for the rows that it writes at once.
+    // With this many kilobytes of data; Parquet wants some more, for the rows that it writes at once.
     let run = |kilobytes: u32, args: &[&str]| traced.run_after(&format!("ulimit -d {kilobytes}"), args);
     for (kilobytes, args) in [
         (8_000, &["trace", "info", "out"][..]),

@@ -275,7 +275,7 @@ static inline void ekiden_queue_close(struct ekiden_queue *queue)
 	queue->fd = -1;
 }
 
-/* Opens a queue to the policy of this name with room for so many hints and notices, powers of two. */
+/* Opens a queue to the policy of this name with room for this many hints and notices, powers of two. */
 static inline int ekiden_queue_open(struct ekiden_queue *queue, const char *name, struct ekiden_types types, unsigned int hints,
 				    unsigned int notices, char *reason, size_t reason_len)
 {

@@ -94,7 +94,7 @@ static notrace int on_die(struct notifier_block *block, unsigned long event, voi
 		return NOTIFY_DONE;
 	at = regs->ip - INT3_INSN_SIZE;
 	if (READ_ONCE(*(u8 *)at) == INT3_INSN_OPCODE) {
-		/* After so many times it is a real one, which others may know. */
+		/* After this many times it is a real one, which others may know. */
 		if (!may_go_back(at))
 			return NOTIFY_DONE;
 		atomic_inc(&retried);

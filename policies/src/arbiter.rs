@@ -148,7 +148,7 @@ fn split(queue: &Queue, goes: impl Fn(&Schedulable<Arbiter>) -> bool) -> Vec<Sch
 }
 
 impl Book {
-    /// Says what each application is to have of so many CPUs, and which one is asked first.
+    /// Says what each application is to have of this many CPUs, and which one is asked first.
     fn share_out(&mut self, mut cpus: u32) -> Vec<QueueId> {
         let mut order: Vec<_> = self.applications.iter().map(|(queue, it)| (Reverse(it.priority), *queue)).collect();
         order.sort_unstable();
@@ -202,7 +202,7 @@ impl Arbiter {
         }
     }
 
-    /// Of the CPU that the activation has now. An application that does not read does without.
+    /// Tells the application which CPU the activation has now. An application that does not read does without.
     fn tell(&self, cx: &Cx, becomes: Becomes, task: TaskId) {
         let activation = &self.tasks[task];
         let (cpu, thread) = (activation.home.get().wrapping_sub(1), activation.pid.get());
@@ -246,7 +246,7 @@ impl Arbiter {
             (those.count() as u32).saturating_sub(self.left)
         };
         let order = book.share_out(count(|activation| activation != OFFLINE));
-        // Those that have a CPU and are to keep it, or the others: those that have one come first, and those that sleep last.
+        // Activations that have a CPU and are to keep it, or the others: first those with a CPU, last those that sleep.
         let those = |queue: &QueueId, keep: bool| {
             let it = book.applications.get(queue);
             let keeps = |it: &Activation| it.home.get() != 0 && it.asked_ns.get() == 0;

@@ -108,7 +108,7 @@ impl Scheduler for CentralFifo {
         }
     }
 
-    /// A look at all CPUs. Those that have run for longest are not looked for: all whose turn is over give way, as many as wait.
+    /// A look at all CPUs. It does not look for the tasks that have run longest: all whose turn is over give way, as many as wait.
     fn timer(&self, cx: &Cx, cpu: CpuId) {
         let waiting = self.waiting.get();
         if cpu != self.central.get() || waiting == 0 {

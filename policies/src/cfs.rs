@@ -81,7 +81,7 @@ impl Cfs {
         Some(token)
     }
 
-    /// Of the tasks that wait on the busiest CPU, the one that moves is the one that would wait longest.
+    /// The task that moves is the one on the busiest CPU that would wait longest.
     fn find(&self, busiest: CpuId, wanted: &dyn Fn(TaskId) -> bool) -> Option<TaskId> {
         let waiting = self.queues[busiest].waiting.lock();
         let mut tasks = waiting.iter().rev().map(|(_, token)| token.task()).take(LOOKED_AT);

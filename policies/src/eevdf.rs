@@ -121,7 +121,7 @@ impl Eevdf {
         Some(token)
     }
 
-    /// Of the tasks that wait on the busiest CPU, the one that moves is the one that is due last.
+    /// The task that moves is the one on the busiest CPU with the latest deadline.
     fn find(&self, busiest: CpuId, wanted: &dyn Fn(TaskId) -> bool) -> Option<TaskId> {
         let queue = self.queues[busiest].lock();
         let mut tasks = queue.waiting.iter().rev().map(|(_, token)| token.task()).take(LOOKED_AT);

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ekiden::{prelude::*, scaled_ns};
 
-/// So many of the tasks that are due are shown to modules.
+/// Most tasks that are due and shown to modules.
 const SHOWN: usize = 8;
 
 /// CPU time that may be held against a task. What it had where those that are due may not run is forgiven beyond that, as under WFQ.

@@ -67,7 +67,7 @@ impl Scheduler for Sjf {
         Self { ageing: env.param("ageing"), ..state }
     }
 
-    /// Of a new task nothing is known: it counts as short until it has shown otherwise.
+    /// Nothing is known of a new task: it counts as short until it has shown otherwise.
     fn task_new(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let job = &self.tasks[task.id];
         job.began_ns.store(task.runtime_ns, Relaxed);

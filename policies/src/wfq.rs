@@ -20,7 +20,7 @@ use times::Times;
 /// wake up, and each move costs a task its cache.
 const COMPARED_EVERY_NS: u64 = 32_000_000;
 
-/// When a CPU takes a task from another one, it asks about so many of those that wait there: the kernel looks at no more at a time (`sysctl_sched_nr_migrate`).
+/// When a CPU takes a task from another one, it asks about this many of those that wait there: the kernel looks at no more at a time (`sysctl_sched_nr_migrate`).
 const LOOKED_AT: usize = 32;
 
 /// Weighted fair queueing.

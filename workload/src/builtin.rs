@@ -1,4 +1,4 @@
-//! The loads that come with Ekiden. Those that test something come with the check they must pass, so that one test
+//! The loads that come with Ekiden. Loads that test something come with the check they must pass, so that one test
 //! body judges every scheduler, on a real kernel and in the simulator.
 //!
 //! The three of Ekiben's appendix A.1 (functional equivalence of weighted fair queueing) are [`fair_share`],
@@ -35,7 +35,7 @@ pub struct Case {
     pub compare: Option<Compare>,
 }
 
-/// All built-in loads for a machine with this many CPUs, in their usual size. Those that need more are left out.
+/// All built-in loads for a machine with this many CPUs, in their usual size. Loads that need more are left out.
 pub fn all(cpus: u32) -> Vec<Case> {
     let finishing = |about, workload| case(about, (workload, all_finished), None);
     let mut cases = vec![
@@ -172,7 +172,7 @@ pub fn placement(cpus: u32, duration_ns: u64) -> Workload {
     Workload::new("placement", cpus, [hog("hog").copies(cpus)]).lasting(duration_ns)
 }
 
-/// Of its time, how much a task that has a CPU of its own may all the same spend waiting. Wide because of virtual
+/// The share of its time that a task with a CPU of its own may all the same spend waiting. Wide because of virtual
 /// machines that count instructions: there CPUs take turns of some milliseconds, which a task that was interrupted at
 /// the wrong moment sees as waiting (20 % was seen). Two tasks that share a CPU wait half of their time.
 const PLACED_WAITING: f64 = 0.35;

@@ -182,7 +182,7 @@ pub enum Step {
         pipe: u32,
     },
     /// Take a byte from a pipe without going to sleep for it, as programs do that have CPUs of their own: while there is none, look for one
-    /// on the CPU. If none has come for `spin_ns` of CPU time, do `idle`, and begin anew. Of several tasks that look, the one that began
+    /// on the CPU. If none has come for `spin_ns` of CPU time, do `idle`, and begin anew. If several tasks look, the one that began
     /// last has the next byte, so that the others come to `idle`. Not on a real kernel yet.
     PipePoll {
         /// Which pipe, from 0.
@@ -193,7 +193,7 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         idle: Vec<Step>,
     },
-    /// Do `steps` if a pipe holds so many bytes. Not on a real kernel yet.
+    /// Do `steps` if a pipe holds this many bytes. Not on a real kernel yet.
     IfHeld {
         /// Which pipe, from 0.
         pipe: u32,

@@ -115,7 +115,7 @@ fn every_method_that_authors_are_shown_is_in_an_example() {
     let (mut broken, mut seen) = (Vec::new(), 0);
     for (file, text) in &sources {
         let lines: Vec<&str> = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default().lines().collect();
-        // Of which type the block is that a line is in.
+        // The type whose block a line is in.
         let mut of = None;
         for (at, line) in lines.iter().enumerate() {
             if let Some(head) = line.strip_prefix("impl").filter(|head| !head.contains(" for ")) {

@@ -3,7 +3,7 @@
 use ekiden_loader::Whom;
 use ekiden_trace::Machine;
 
-/// The kernel keeps so many bytes of a name.
+/// The kernel keeps this many bytes of a name.
 const NAME_LEN: usize = 15;
 
 /// Whether a command that is asked about `whom` is asked about this task.

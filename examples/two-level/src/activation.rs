@@ -23,11 +23,11 @@ use crate::{
     thread::{Left, Step, Thread},
 };
 
-/// So long an activation looks for something to do before it sleeps, and its CPU is lent to others: about what it costs to come back from
+/// How long an activation looks for something to do before it sleeps, and its CPU is lent to others: about what it costs to come back from
 /// a deep idle state.
 const PATIENCE: Duration = Duration::from_micros(100);
 
-/// After so many steps an activation looks at what all share, however many threads are its own.
+/// Steps after which an activation looks at what all share, however many threads are its own.
 const STEPS_OF_ITS_OWN: u64 = 32;
 
 /// An arbiter in the kernel sees a thread that was enrolled when it next wakes up.

@@ -25,7 +25,7 @@ pub trait Arbiter: AsFd + Send {
     /// If the arbiter has gone.
     fn enroll(&mut self, thread: u32) -> Result<(), Gone>;
 
-    /// The application wants so many CPUs.
+    /// The application wants this many CPUs.
     ///
     /// # Errors
     /// If the arbiter has gone.

@@ -1,7 +1,7 @@
 //! How many CPUs an application needs: the estimate of Arachne (OSDI 2018; papers/000, section 4.2.4), with the thresholds that its source has
 //! in `CoreLoadEstimator`.
 
-/// So many threads that run or could run there have to be for each CPU before another CPU is asked for.
+/// How many threads that run or could run there have to be for each CPU before another CPU is asked for.
 const LOAD_FACTOR_MOST: f64 = 1.5;
 
 /// So much less than when a CPU was asked for has to be used before that CPU is given back, in CPUs.
@@ -24,7 +24,7 @@ pub(crate) struct Seen {
 pub(crate) struct Estimator {
     min: usize,
     max: usize,
-    /// How much was used of so many CPUs and one less when one more was asked for.
+    /// How much was used of this many CPUs and one less when one more was asked for.
     used_before: Vec<f64>,
 }
 

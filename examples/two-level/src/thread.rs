@@ -4,7 +4,7 @@ use std::{cell::Cell, io, ptr, sync::Arc};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder, stack::DefaultStack};
 
-/// Of the stack of a user-level thread. Pages that it does not use take no memory; below is one that faults.
+/// Size of a user-level thread's stack. Pages that it does not use take no memory; below is one that faults.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Where threads wait.

@@ -89,7 +89,7 @@ impl CpuMask {
         mask
     }
 
-    /// The set whose bits `fill` writes into so many words, which are zero before that. It needs no memory for CPUs up to number 255.
+    /// The set whose bits `fill` writes into this many words, which are zero before that. It needs no memory for CPUs up to number 255.
     pub fn filled(words: usize, fill: impl FnOnce(&mut [u64])) -> Self {
         let mut mask = Self { words: SmallVec::from_elem(0, words.min((MAX_CPUS / WORD_BITS) as usize)) };
         fill(&mut mask.words);

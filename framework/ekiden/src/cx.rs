@@ -421,7 +421,7 @@ impl<'a> Cx<'a> {
         self.learn_mask(cpus)
     }
 
-    /// As many words as the machine's CPUs need, so that a replay knows how many there are.
+    /// Learns the words that the machine's CPUs need, so that a replay knows how many there are.
     #[inline]
     fn learn_mask(&self, cpus: CpuMask) -> CpuMask {
         if call_log_runs() { self.learn_words(&cpus) } else { cpus }

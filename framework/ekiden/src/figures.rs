@@ -294,7 +294,7 @@ pub struct Figure {
 pub enum Value {
     /// What a counter has counted.
     Count(u64),
-    /// Of a histogram: the smallest value of each bucket that is not empty, and how many values are in it.
+    /// A histogram: the smallest value of each bucket that is not empty, and how many values are in it.
     Buckets(Vec<(u64, u64)>),
 }
 

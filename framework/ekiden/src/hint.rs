@@ -62,7 +62,7 @@ pub trait HintQueues: Sized {
     }
 
     /// An application put hints into its queue: some time ago, as this comes with the next event of a thread of the application, at a
-    /// tick of one, or when it rings. Take them by `hints.pop()`; what is left after the call is gone. As many as are in 4 KiB at once, more in
+    /// tick of one, or when it rings. Take them by `hints.pop()`; what is left after the call is gone. A call has 4 KiB at most, and more are in
     /// another call. Other calls may be under way.
     fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Self::Hint>) {
         let _ = queue;

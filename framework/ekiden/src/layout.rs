@@ -61,7 +61,7 @@ impl Fingerprint {
         if self.0 == 0 { 1 } else { self.0 }
     }
 
-    /// Of a type of this name, with the layout of the framework and no fields yet. For `#[derive(Layout)]`.
+    /// The layout of a type of this name, with the layout of the framework and no fields yet. For `#[derive(Layout)]`.
     #[doc(hidden)]
     pub const fn of<T>(name: &str) -> Self {
         Self::EMPTY.text(env!("EKIDEN_FRAMEWORK")).text(name).word(size_of::<T>()).word(align_of::<T>())

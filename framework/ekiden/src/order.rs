@@ -277,7 +277,7 @@ pub(crate) fn look(waiting: &mut Waiting<'_, 256>, holder: impl FnOnce() -> usiz
 mod tests {
     use super::*;
 
-    /// Of two stacks that fall on one place, one was the last to say which lock it has, and the other where that is.
+    /// Two stacks fall on one place: one was the last to say which lock it has, and the other where that is.
     #[test]
     fn where_the_lock_of_another_stack_is_says_nothing_of_our_order() {
         let locks = [(); 2].map(|()| Holder::none());

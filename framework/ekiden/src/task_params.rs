@@ -111,7 +111,7 @@ impl TaskParams {
         Self { declared: S::TASK_PARAMS, values }
     }
 
-    /// Those that are set by `settings` (`name=number`, separated by blanks or commas); the others are as by default. An error is
+    /// Reads the parameters that are set by `settings` (`name=number`, separated by blanks or commas); the others are as by default. An error is
     /// for people, and says what could be set.
     pub fn parse<S: Scheduler>(settings: &str) -> Result<Self, String> {
         let mut params = Self::defaults::<S>();

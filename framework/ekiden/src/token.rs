@@ -176,7 +176,7 @@ impl Place {
     }
 }
 
-/// Tokens that were dropped and not yet reported. Only ever touched when something was dropped. Of a fixed size,
+/// Tokens that were dropped and not yet reported. Only ever touched when something was dropped. Its size is fixed,
 /// because a token may be dropped when memory has run out; what does not fit is not reported, and such a policy has
 /// been judged by then.
 struct Dropped {

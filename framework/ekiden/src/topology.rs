@@ -13,7 +13,7 @@ use crate::{CpuId, CpuMask, cpumask::MAX_CPUS};
 /// ```
 pub const FULL_CAPACITY: u32 = 1024;
 
-/// As many nodes as Linux can be configured for.
+/// The most nodes that Linux can be configured for (`CONFIG_NODES_SHIFT`).
 const MAX_NODES: usize = 1024;
 /// The distance of a node from itself, in the kernel's unit.
 const LOCAL_DISTANCE: u8 = 10;

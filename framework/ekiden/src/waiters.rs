@@ -10,7 +10,7 @@ pub(crate) fn is_same(one: usize, other: usize) -> bool {
     one.abs_diff(other) < 8 << 10
 }
 
-/// Calls that wait, so many at once at most. One that finds no place is not seen by others.
+/// Calls that wait, this many at once at most. One that finds no place is not seen by others.
 #[derive(Debug)]
 pub(crate) struct Waiters<const N: usize> {
     pub(crate) places: [Waiter; N],

@@ -50,7 +50,7 @@ impl<const N: usize> Model<N> {
         self.locks[lock].store(0, Release);
     }
 
-    /// Waits for a lock, and takes it if it is free at one of so many looks; whether it has it then. No other call keeps it without end.
+    /// Waits for a lock, and takes it if it is free at one of this many looks; whether it has it then. No other call keeps it without end.
     fn take(&self, call: usize, lock: usize, looks: usize) -> bool {
         let mut waiting = self.waiters.begin(call);
         for _ in 0..looks {

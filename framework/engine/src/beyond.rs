@@ -77,7 +77,7 @@ impl<P: Policy> Engine<P> {
         if beyond == 0 {
             return here.beyond_turn.store(false, Relaxed);
         }
-        // Those that scans count are those that wait and the one that runs, whichever of them that is now.
+        // Scans count the tasks that wait and the one that runs, whichever of them that is now.
         let others = here.demand.about(self.scan.load(Relaxed)).max((!runs).into());
         let credit = here.beyond_credit.load(Relaxed) + ticks_of(beyond, others);
         let is_turn = credit >= ROUND_TICKS;

@@ -198,7 +198,7 @@ impl<P: Policy> Engine<P> {
             self.charge_groups(handling, task, slot);
         }
         slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-        // Of a task that has not waited for a CPU yet, the policy knows nothing.
+        // The policy knows nothing of a task that has not waited for a CPU yet.
         let state = slot.state();
         let policy_slot = self.policy_slot_of::<false>(state);
         if policy_slot.calls().has(call) && state.phase() != Phase::New && !state.is_unheard() {

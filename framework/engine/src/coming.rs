@@ -85,7 +85,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The first of two steps in which a policy goes while events are under way: no event that begins from here on calls it. Its tasks get the
-    /// default policy, or, if it was that, the first of those that stay: they have to be [introduced](Self::introduce). Those that wait are at
+    /// default policy, or, if it was that, the first of those that stay: they have to be [introduced](Self::introduce). Waiting tasks are at
     /// once, and now and then until the second step, as an event that is under way may give it one back; all others are after the second step.
     /// False if there is no policy in this policy slot.
     pub fn leave(&self, policy_slot: usize) -> bool {

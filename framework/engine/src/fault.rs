@@ -13,7 +13,7 @@ use crate::policy_slots::PolicySlot;
 use crate::state::{Phase, State, Transition};
 use crate::table::Slot;
 
-/// How many contract violations a policy may make before it is taken out. Each is counted and named; so many are no accident.
+/// How many contract violations a policy may make before it is taken out. Each is counted and named; this many are no accident.
 pub const CONTRACT_VIOLATIONS_ALLOWED: u32 = 64;
 
 /// A contract violation of a policy that the engine put right.

@@ -44,7 +44,7 @@ impl IdleMissed {
 }
 
 impl IdleKnown {
-    /// Those are about to be told. Whether it is news.
+    /// Marks these policies as about to be told. Whether it is news.
     pub(crate) fn tell(&self, policy_slots: PolicySlots) -> bool {
         self.0.fetch_or(policy_slots, Relaxed) & policy_slots == 0
     }

@@ -1,4 +1,4 @@
-//! Which policies know that a CPU is idle. A policy that is alone is told at once. Of several, one that is not asked for work, since it has had
+//! Which policies know that a CPU is idle. A policy that is alone is told at once. Among several, one that is not asked for work, since it has had
 //! nothing and heard nothing, is told when it next hears of something: until then it makes no decision.
 
 use core::sync::atomic::Ordering::Relaxed;

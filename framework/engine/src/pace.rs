@@ -43,10 +43,10 @@ const UNITS: u32 = 100;
 /// What a kick in a search for work costs of it: 20 in a window are a fifth of the CPU, or less.
 const UNITS_IN_PICK: u32 = 5;
 
-/// So many windows one after the other in which a policy wanted more than it has, and it is taken out.
+/// Consecutive windows in which a policy may want more than it has before it is taken out.
 pub const WINDOWS_OVER_MOST: u32 = 200;
 
-/// So many quiet windows make up for one of those. A CPU that loses its processor now and then has quiet ones, too.
+/// Quiet windows that make up for one of those. A CPU that loses its processor now and then has quiet ones, too.
 const QUIET_FOR_ONE: u64 = 4;
 
 /// For so long a policy may search in vain on a CPU, that is without a task that is picked there, and for up to twice as long as often as that:
@@ -56,7 +56,7 @@ const VAIN_NS: u64 = 500_000_000;
 const VAIN_REFUSALS: u32 = 256;
 const VAIN_KICKS: u32 = 512;
 
-/// So many times one after the other a CPU may be given the same token that is no good any more. Beside another policy that keeps the CPU
+/// How often in a row a CPU may be given one token that is no good any more. Beside another policy that keeps the CPU
 /// busy, too few searches are in vain to show that.
 const SAME_MOST: u32 = 512;
 
@@ -206,7 +206,7 @@ impl Late {
     }
 }
 
-/// What kicks of so many CPUs cost in an event of this kind.
+/// What kicks of this many CPUs cost in an event of this kind.
 fn cost_of(kicked: u32, kind: u32) -> u32 {
     if kind == EventKind::Pick as u32 || kind == EventKind::PickRefused as u32 {
         kicked.saturating_mul(UNITS_IN_PICK)
@@ -425,7 +425,7 @@ mod tests {
     fn refusals_end_if_none_of_many_is_good_for_half_a_second() {
         let refused = |vain: &Vain, picks, now_ns| vain.add(picks, now_ns, VAIN_REFUSALS).is_some();
         let vain = Vain::default();
-        // As many as a table of a million tasks can have, each refused once, in 300 ms.
+        // The searches that a table of a million tasks can need, each task refused once, in 300 ms.
         assert!((0..16_384).all(|search| !refused(&vain, 7, search * 18_000)));
         // One was good.
         assert!((0..100_000).all(|search| !refused(&vain, search, search * 100_000)));

@@ -388,7 +388,7 @@ impl<P: Policy> Engine<P> {
         }
         // First the reason: a CPU that hears that no policy is left asks for it.
         self.host.policy_faulted(policy_slot.index as u32);
-        // Of two that fault at once, on two CPUs, one at least sees that the other has.
+        // If two fault at once, on two CPUs, one at least sees that the other has.
         fence(SeqCst);
         self.find_default();
     }

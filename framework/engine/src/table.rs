@@ -214,7 +214,7 @@ impl TaskTable {
         self.between(0, self.capacity())
     }
 
-    /// The first slot that was never used. Those before it are looked at whenever all tasks are.
+    /// The first slot that was never used. Slots before it are looked at whenever all tasks are.
     pub(crate) fn untouched(&self) -> u32 {
         self.untouched.load(Relaxed)
     }

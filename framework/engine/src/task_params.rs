@@ -8,7 +8,7 @@ use ekiden_host::abi::RawParams;
 use crate::lock::Lock;
 use crate::table::TaskTable;
 
-/// Those of one task. A caller that sets some has found the slot before, and another task may have it by now: so its task is noted. While a
+/// The parameters of one task. A caller that sets some has found the slot before, and another task may have it by now: so its task is noted. While a
 /// policy is told of some, no other task gets the slot, as what policies keep of tasks is found by it.
 #[derive(Debug, Default)]
 pub(crate) struct Kept(Lock<Params>);

@@ -13,7 +13,7 @@ use crate::pick::{Found, NO_RANK};
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::table::Slot;
 
-/// The rotation period, in ticks: a tenth of a second where there are 250 in a second. Of it, the first policy in the order leaves some to each of the
+/// The rotation period, in ticks: a tenth of a second where there are 250 in a second. The first policy in the order leaves some of it to each of the
 /// others if they would have had less: the kernel does the same with its real-time class. Eight policies have room in it.
 pub(crate) const ROUND_TICKS: u32 = 25;
 pub(crate) const TURN_TICKS: u32 = 3;

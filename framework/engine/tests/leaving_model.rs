@@ -15,7 +15,7 @@ use loom::{
     thread,
 };
 
-/// Of the policy that goes, and of the one that stays, which is always there.
+/// Attachments to the policy that goes, and to the one that stays, which is always there.
 const OLD: u32 = 0;
 const NEW: u32 = 0x10;
 const ATTACHMENT: u32 = 0x10;

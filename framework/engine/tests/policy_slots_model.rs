@@ -16,7 +16,7 @@ use loom::{
 const NOWHERE: u32 = 0;
 
 struct Model {
-    /// Of so many policies as a model has.
+    /// Where each policy of the model is.
     homes: Vec<AtomicU32>,
     reasons: [Mutex<Option<usize>>; 2],
     default: AtomicU32,

@@ -34,9 +34,9 @@ pub mod at {
     pub const VERSION: usize = 1;
     /// [`State`](super::State): written by the kernel.
     pub const STATE: usize = 2;
-    /// Of hints: the fingerprint of their type, bytes of a record, records.
+    /// Hints: the fingerprint of their type, bytes of a record, records.
     pub const UP: usize = 3;
-    /// Of notices: the fingerprint of their type, bytes of a record, records.
+    /// Notices: the fingerprint of their type, bytes of a record, records.
     pub const DOWN: usize = 6;
     /// How many hints the program has written, and how often it found no room.
     pub const UP_HEAD: usize = 16;
@@ -97,7 +97,7 @@ impl Side {
         Self::of(&T::SHAPE, 0)
     }
 
-    /// The geometry of a ring of so many records of this shape.
+    /// The geometry of a ring of this many records of this shape.
     pub const fn of(shape: &Shape, records: u32) -> Self {
         Self { fingerprint: shape.fingerprint(), bytes: shape.bytes as u32, records }
     }
@@ -156,7 +156,7 @@ impl fmt::Display for HeaderError {
 impl core::error::Error for HeaderError {}
 
 impl Geometry {
-    /// Of types that are not in any ring yet: both have no records.
+    /// The geometry of types that are not in any ring yet: both sides have no records.
     pub const fn of_types<Up: Plain, Down: Plain>() -> Self {
         Self { up: Side::of_type::<Up>(), down: Side::of_type::<Down>() }
     }

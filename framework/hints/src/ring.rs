@@ -191,7 +191,7 @@ impl<'a, W: Word> Consumer<'a, W> {
     pub fn take(&mut self, room: &mut [u8]) -> Result<usize, Nonsense> {
         let bytes = self.ring.side.bytes.max(1) as usize;
         let mut taken = 0;
-        // As many as there were at first: a writer that never stops does not keep us here.
+        // No more than there were at first: a writer that never stops does not keep us here.
         let most = self.waiting()?;
         for record in room.chunks_exact_mut(bytes).take(most as usize) {
             match self.pop(record) {

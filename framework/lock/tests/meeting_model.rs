@@ -95,7 +95,7 @@ impl Model {
     }
 }
 
-/// Meetings one after the other, each with so many looks; then what was done is counted.
+/// Meetings one after the other, each with this many looks; then what was done is counted.
 fn check(others: usize, looks: &'static [usize], preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -37,7 +37,7 @@ fn locks_in_the_wrong_order_are_found_whether_they_wait_or_not() {
     let found = (0..64).map(|_| nest(&alike[1], &alike[0])).find(|found| !found.is_empty()).unwrap();
     assert!(found.contains("in the reverse order of their addresses"), "{found}");
 
-    // Of the next policy nothing is known.
+    // Nothing is known of the next policy.
     forget_locks(OF_HOST);
     assert!((0..64).all(|_| nest(&three, &one).is_empty()));
     run_call_log(false);

@@ -156,7 +156,7 @@ impl<Up: Plain + IntoBytes, Down: Plain> HintQueue<Up, Down> {
 }
 
 impl BytesQueue {
-    /// Opens a queue of these types, with so many records.
+    /// Opens a queue of these types, with this many records.
     ///
     /// # Errors
     /// As [`HintQueue::open`].

@@ -27,7 +27,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Room for so many records, a power of two; and the file that it is, for its readers.
+    /// Room for this many records, a power of two; and the file that it is, for its readers.
     pub(crate) fn new(records: u64) -> Result<(Self, Arc<File>)> {
         let failed = |source| LoadError::Io { what: "cannot make the flight recorder".into(), source };
         let file: File =

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Room for as many tasks, 128 bytes in the kernel and 250 in the agent for each.
 const TASKS_MAX: u32 = 1 << 16;
 
-/// Makes the policy, for a machine and so many tasks.
+/// Makes the policy, for a machine and this many tasks.
 pub type Make = fn(Topology, u32, &str, Arc<dyn Host + Send>) -> std::result::Result<Box<dyn Policy>, ParamError>;
 
 /// How a policy is to be run.

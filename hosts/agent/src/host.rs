@@ -39,7 +39,7 @@ pub(crate) struct AgentHost {
     engine: OnceLock<Answers>,
     beats: OnceLock<Arc<Beats>>,
     online: Cpus,
-    /// Of each task, by its slot in the engine's table.
+    /// The CPUs that each task may run on, by its slot in the engine's table.
     allowed: Vec<Cpus>,
     /// The control group of each task, likewise: its number, and below that 32 bits of its weight.
     groups: Vec<AtomicU64>,

@@ -11,7 +11,7 @@ use ekiden_loader::{LoadError, Result};
 use libbpf_rs::{MapCore, libbpf_sys};
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Room for so many control groups, with that of the root; `GROUPS_MOST` there.
+/// Room for this many control groups, with that of the root; `GROUPS_MOST` there.
 pub(crate) const GROUPS_MOST: u32 = 8_192;
 
 /// CPUs of which a slot of a task has room, 64 in each word.
@@ -166,7 +166,7 @@ struct CpuSlot {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shot {
     pub(crate) cpu: u32,
-    /// Of the task that is to run; 0 has the CPU look for work.
+    /// The slot of the task that is to run; 0 has the CPU look for work.
     pub(crate) slot: u32,
     pub(crate) seq: u64,
     pub(crate) slice_ns: u64,
@@ -432,7 +432,7 @@ impl Shared {
         }
     }
 
-    /// Has the agent called after so many nanoseconds.
+    /// Has the agent called after this many nanoseconds.
     pub(crate) fn set_alarm(&self, after_ns: u64) {
         self.control().alarm_ns.store(after_ns, Release);
         run(self.programs.alarm);

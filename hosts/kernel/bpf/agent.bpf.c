@@ -371,7 +371,7 @@ SEC("syscall") int agent_shoot(void *ctx)
 	return fire_all(bpf_get_smp_processor_id());
 }
 
-/* The agent wants to be called in so many nanoseconds. */
+/* The agent wants to be called in this many nanoseconds. */
 SEC("syscall") int agent_set_alarm(void *ctx)
 {
 	struct timer *alarm = get_timer(ALARM);

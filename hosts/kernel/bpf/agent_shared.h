@@ -107,7 +107,7 @@ struct task {
 	u64 spare[4];
 };
 
-/* Room for so many control groups, with that of the root, which has slot 0. */
+/* Room for this many control groups, with that of the root, which has slot 0. */
 #define GROUPS_MOST 8192
 
 /* A control group. A change of it is followed by a message, so that the agent looks at it again. */
@@ -139,7 +139,7 @@ struct cpu {
 	/* The slot of the task that has to leave it, until the kernel puts that on its queue. */
 	u32 leaving;
 	u32 turns;
-	/* Of enum presence. */
+	/* A value of enum presence. */
 	u32 presence;
 	/* The slot of the task that its last tick found in user mode with its slice used up, so that it gives way there. */
 	u32 at_user;
@@ -178,7 +178,7 @@ struct control {
 	u64 beat;
 	u32 tid;
 	u32 tgid;
-	/* Of the batch. */
+	/* Shots in the batch. */
 	u32 count;
 	/* Whether a wake-up for a CPU that is busy has the agent called at once. */
 	u32 eager;
@@ -234,7 +234,7 @@ const volatile u64 ring_mask;
 const volatile u32 slots_most;
 const volatile u32 nr_cpus;
 const volatile bool wants_ticks;
-/* So many ticks have seen an agent that is in a loop, so far apart. */
+/* Ticks that must have seen an agent in a loop, and their distance. */
 const volatile u32 loop_ticks = 4;
 const volatile u64 tick_ns = 4000000;
 /* Whether the policy leaves it to the kernel where a task goes. */

@@ -14,7 +14,7 @@
 #define SLEEPS_NS 30000000ULL
 #define LOOPS_NS 25000000ULL
 #define LATE_NS 1000000000ULL
-/* If no task waits for a decision, the agent is called for its messages only after so many looks of the watchdog. */
+/* If no task waits for a decision, the agent is called for its messages only after this many looks of the watchdog. */
 #define LAZY_ROUNDS 20
 
 /*

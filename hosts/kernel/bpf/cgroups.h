@@ -17,7 +17,7 @@ static __always_inline struct cgroup *group_of(struct task_struct *p)
 }
 
 /*
- * A task counts for the nearest group above it that there was room for: so many are looked at, from one up. Where a user has
+ * A task counts for the nearest group above it that there was room for: this many are looked at, from one up. Where a user has
  * made more than that inside of each other, those between the nearest and the highest levels are left out; the root is
  * always known.
  */

@@ -152,13 +152,13 @@ struct ekiden_open_request {
 
 #define EKIDEN_IOC_OPEN _IOWR('E', 10, struct ekiden_open_request)
 
-/* Of a queue's descriptor: the policy is to look now. EPIPE: it has ended; ESTALE: another version has other types, open anew. */
+/* Has the policy look at a queue now, by that queue's descriptor. EPIPE: it has ended; ESTALE: another version has other types, open anew. */
 #define EKIDEN_IOC_RING _IO('E', 11)
 
 #define EKIDEN_QUEUE_RECORDS_MAX 4096
 #define EKIDEN_QUEUE_RECORD_MAX 256
 #define EKIDEN_QUEUES_MAX 4096
-/* Of one user, as the kernel has no other owner of what is not a task's memory. */
+/* Limits of one user, as the kernel has no other owner of what is not a task's memory. */
 #define EKIDEN_QUEUES_USER_MAX 256
 #define EKIDEN_QUEUE_BYTES_USER_MAX (16 << 20)
 
@@ -168,7 +168,7 @@ struct ekiden_open_request {
 
 /*
  * The calls that were recorded can be mapped for reading through a descriptor that is open for writing: for each possible
- * CPU EKIDEN_CALL_LOG_PAGE bytes, of which the first eight count the records that were written, and then the ring. Those of the policy in
+ * CPU EKIDEN_CALL_LOG_PAGE bytes, of which the first eight count the records that were written, and then the ring. Rings of the policy in
  * a policy slot begin at as many times EKIDEN_CALL_LOG_STRIDE.
  */
 #define EKIDEN_CALL_LOG_STRIDE (1ULL << 40)

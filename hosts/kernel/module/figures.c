@@ -7,7 +7,7 @@
 
 #define ROOM (EKIDEN_FIGURES_WORDS * sizeof(u64))
 
-/* Of one CPU at a time, so that interrupts are off for as long as that takes only. */
+/* One CPU at a time, so that interrupts are off for as long as that takes only. */
 static s64 ask(u32 policy_slot, u32 cpu, u64 *room)
 {
 	s64 len;

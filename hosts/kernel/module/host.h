@@ -55,12 +55,12 @@ void ekiden_rs_silence(void);
 const void *ekiden_rs_host_task(u64 task);
 void ekiden_rs_idle_cpus(u64 *words, size_t len);
 u32 ekiden_rs_claim(u64 task, u32 serial, u32 cpu);
-/* Of the CPUs in both sets, of which the second may be missing. */
+/* Takes an idle CPU of those in both sets, of which the second may be missing. */
 u32 ekiden_rs_take_idle(u64 task, const u64 *allowed, size_t allowed_len, const u64 *among, size_t among_len);
 u32 ekiden_rs_weight_of_running(u64 task, u32 cpu);
 /* Its number, and below that 32 bits of its weight. */
 u64 ekiden_rs_group(u64 task);
-/* Of queues: bytes of the whole, or 0; its header; so many bytes of hints, negative for an index that makes no sense; a notice. */
+/* Queues: bytes of the whole, or 0; its header; a number of bytes of hints, negative for an index that makes no sense; a notice. */
 size_t ekiden_rs_queue_bytes(const struct ekiden_queue_geometry *geometry);
 bool ekiden_rs_queue_init(void *memory, const struct ekiden_queue_geometry *geometry);
 s64 ekiden_rs_queue_take(void *memory, const struct ekiden_queue_geometry *geometry, u64 *tail, void *room, size_t len);

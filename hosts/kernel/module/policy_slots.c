@@ -147,7 +147,7 @@ static void what_is_asked(void)
 #define REST_US 5000
 
 /*
- * The controller of a policy has closed its file while other policies run, which go on meanwhile: they get its tasks. Those that
+ * The controller of a policy has closed its file while other policies run, which go on meanwhile: they get its tasks. Tasks that
  * wait at once, and what is left of them while events go on that have begun before. One of these tasks may be in the middle of what
  * RCU waits for.
  */

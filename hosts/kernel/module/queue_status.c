@@ -4,7 +4,7 @@
 #include <linux/pid.h>
 #include "queues.h"
 
-/* So many queues of a policy are shown one by one, the oldest first. */
+/* Queues of a policy that are shown one by one, the oldest first. */
 #define QUEUES_SHOWN 8
 
 static int put_sums(char *to, size_t size, const struct sums *sums)

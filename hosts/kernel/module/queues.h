@@ -57,7 +57,7 @@ struct sums {
 	u64 hints, refused, nonsense, full, notices, lost;
 };
 
-/* Of each policy: how many queues it has had, and what those have counted that are no more. Under `ekiden_control`. */
+/* By policy slot: how many queues it has had, and what those have counted that are no more. Under `ekiden_control`. */
 extern struct past {
 	u64 opened;
 	struct sums sums;

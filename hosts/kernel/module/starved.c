@@ -18,7 +18,7 @@ MODULE_PARM_DESC(
 	starved_after_ms,
 	"how long a task may wait for a CPU before its policy is taken out, unless its fair share explains more; 0 for no limit");
 
-/* So many scans over the task table see a task that has waited for that long. */
+/* Scans over the task table that see a task which has waited for that long. */
 #define SCANS 8
 /* How long it is from some slots to the next. */
 #define GO_ON_AFTER_NS 50000

@@ -11,7 +11,7 @@
 #include "trace.h"
 
 DEFINE_STATIC_KEY_FALSE(ekiden_times);
-/* So many listen to the tracepoint, measure, and have queues of hints. */
+/* Counts who listens to the tracepoint, measures, or has queues of hints. */
 DEFINE_STATIC_KEY_FALSE(ekiden_watched);
 
 int ekiden_watch_events(void)

@@ -52,7 +52,7 @@ impl<R: Read> Ahead<R> {
             }
         }
         let mut tasks = Tasks { waiting: Vec::new(), first: HashMap::new(), others: Vec::new() };
-        // Those of which it is known by now whether they waited.
+        // Tasks of which it is known by now whether they waited.
         let mut known: HashSet<TaskId> = HashSet::new();
         for next in std::iter::once(now).chain(self.next.iter().filter_map(|next| next.as_ref().ok())) {
             let Item::Entry(Entry::Call(call)) = &next.item else {

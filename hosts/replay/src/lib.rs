@@ -133,7 +133,7 @@ impl Replay {
         Self { policies: Vec::new(), params: None, options, debug: None }
     }
 
-    /// Of recordings of `S` too, and of those in which it takes over or is taken over from.
+    /// Replays recordings of `S`, too, and those in which it takes over or is taken over from.
     pub fn and<S: Scheduler>(mut self) -> Self {
         self.policies.push(Maker::of::<S>());
         self
@@ -145,7 +145,7 @@ impl Replay {
         self
     }
 
-    /// So many calls have to agree, one after the other, before the replay counts as exact again; [`AGREEING`] unless this
+    /// `calls` have to agree, one after the other, before the replay counts as exact again; [`AGREEING`] unless this
     /// is said.
     pub fn agreeing(mut self, calls: u64) -> Self {
         self.options.agreeing = calls;

@@ -56,7 +56,7 @@ pub(crate) fn show(message: &Message, text: Arguments<'_>) {
         let cpu = message.cpu;
         to.result = match under_way() {
             Some((number, time_ns)) => writeln!(to.to, "#{number} at {time_ns} ns: {call}(cpu {cpu}{pid}): {text}"),
-            // Of tasks that must be waiting after a gap, or of tokens that come back.
+            // Calls about tasks that must be waiting after a gap, or about tokens that come back.
             None => writeln!(to.to, "not recorded: {call}(cpu {cpu}{pid}): {text}"),
         };
     }

@@ -57,7 +57,7 @@ fn recordings_of_other_policies_or_with_other_parameters_are_refused() {
     assert!(matches!(error, ReplayError::Params { .. }), "{error}");
 }
 
-/// Without so many records from one on.
+/// Without this many records from one on.
 fn without(recording: &[u8], from: usize, len: usize) -> Vec<u8> {
     rewritten(recording, |_, records| {
         let rest = records[from + len..].to_vec();
@@ -65,7 +65,7 @@ fn without(recording: &[u8], from: usize, len: usize) -> Vec<u8> {
     })
 }
 
-/// From so many records of CPU 0 on, some are missing.
+/// From this many records of CPU 0 on, some are missing.
 fn goes_on_after_a_gap<S: Scheduler>(params: &str, from: usize, at_least: f64) {
     let whole = record(Simulation::of::<S>(Machine::flat(4), params), &load()).0;
     let nr_calls = replay::<S>(&whole).calls;

@@ -35,13 +35,13 @@ pub(crate) enum Effect {
     PipeRead {
         pipe: u32,
     },
-    /// A task that has a byte continues behind it, and one that has looked long enough so many operations further.
+    /// A task that has a byte continues behind it, and one that has looked long enough this many operations further.
     PipePoll {
         pipe: u32,
         spin_ns: u64,
         idle: u32,
     },
-    /// Go so many operations further unless the pipe holds so many bytes.
+    /// Go this many operations further unless the pipe holds this many bytes.
     UnlessHeld {
         pipe: u32,
         at_least: u32,
@@ -114,7 +114,7 @@ pub(crate) enum Effect {
     LoopEnd {
         back: u32,
     },
-    /// Go so many operations on, or back.
+    /// Go this many operations on, or back.
     Jump {
         by: i32,
     },

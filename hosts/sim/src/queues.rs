@@ -127,7 +127,7 @@ impl Kernel {
         self.deliver(&Event { args: [name, 0], ..Event::new(EventKind::QueueOpen, 0) }, &[]);
     }
 
-    /// The policy hears these hints, of which there are so many, if that is known.
+    /// Has the policy hear these hints, whose number is `times`.
     pub(crate) fn hear_hints(&mut self, queue: u32, owner: Option<Owner>, hints: &[u8], times: usize) {
         self.note_queue(queue, owner, InQueue::Heard, times);
         let event = Event { args: [queue.into(), hints.len() as u64], ..Event::new(EventKind::QueueReady, 0) };
@@ -232,7 +232,7 @@ impl Kernel {
         }
     }
 
-    /// One of the load's own tasks is gone, and its queues with it. Those that still wait there continue without a
+    /// One of the load's own tasks is gone, and its queues with it. Tasks that still wait there continue without a
     /// notice.
     pub(crate) fn close_queues(&mut self, root: u32) {
         for number in 0..self.shared.queues.len() as u32 {

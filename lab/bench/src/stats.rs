@@ -16,7 +16,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of these values; `None` of none, and of any that is no number.
+    /// Summarises these values; `None` if there is none, or if any is no number.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| value.is_nan()) {
             return None;

@@ -15,7 +15,7 @@ use nix::unistd::geteuid;
 /// Root's.
 pub const OF_ROOT: &str = "/var/lib/ekiden";
 
-/// So many recordings of one policy may be of one second.
+/// Most recordings of one policy in one second.
 const MOST: u32 = 100;
 
 /// Where they go by default: root's place, or one of the user's own.

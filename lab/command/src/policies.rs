@@ -42,7 +42,7 @@ pub fn explorable(policy: &str, params: &str) -> Option<Result<ekiden_explore::P
     all().chain([&PLANTED]).find(|linked| linked.name == policy).map(|linked| (linked.explore)(params))
 }
 
-/// Refuses parameters that the policy would refuse. Those of a policy that is not linked in are left to itself.
+/// Refuses parameters that the policy would refuse. Parameters of a policy that is not linked in are left to itself.
 pub fn check_params(policy: &str, params: &str) -> Result<()> {
     let Some(linked) = find(policy) else { return Ok(()) };
     let Err(error) = Env::new(Topology::flat(1), 1, linked.params, params) else { return Ok(()) };

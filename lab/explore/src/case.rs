@@ -16,7 +16,7 @@ pub enum Step {
 pub struct Case {
     /// What it is called on the command line.
     pub name: &'static str,
-    /// The CPU of each task at the beginning, and whether it sleeps. Of those that do not, the first of each CPU runs.
+    /// The CPU of each task at the beginning, and whether it sleeps. The first of each CPU that does not sleep runs.
     pub tasks: &'static [(u32, bool)],
     /// What happens on each CPU, one thing after the other.
     pub cpus: &'static [&'static [Step]],

@@ -251,7 +251,7 @@ impl Machine {
         (0..books.tasks.len()).filter(|task| books.tasks[*task].state == State::Waits).collect()
     }
 
-    /// Idle CPUs that were kicked look for work, those that are kicked late, too. Those that run something would, at the end of a
+    /// Idle CPUs that were kicked look for work, also if they were kicked late. CPUs that run something would, at the end of a
     /// slice, as well.
     fn carry_out_kicks(&self) {
         for _ in 0..2 * MAX_TASKS {

@@ -29,7 +29,7 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// Of these, of which there must be one at least.
+    /// Makes inputs of these seeds, of which there must be one at least.
     pub fn new(seeds: Vec<Vec<u8>>, seed: u64) -> Self {
         assert!(!seeds.is_empty(), "there is no seed to begin with");
         Self { seeds, random: Random::new(seed) }

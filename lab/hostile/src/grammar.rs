@@ -60,7 +60,7 @@ pub(crate) fn body(seed: u64, number: u64, host: Host) -> String {
             at if at < PLACES.len() => PLACES[at],
             _ => "Save",
         };
-        // Those that seldom come do it each time.
+        // A rare call does it each time.
         let often =
             place.contains("Wakeup") || place.contains("Pick") || place.contains("Tick") || place.contains("Preempt");
         let every = if often { *writer.one_of(&[1_u64, 1, 3, 7, 40]) } else { 1 };

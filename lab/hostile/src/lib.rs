@@ -29,7 +29,7 @@ pub enum Host {
     Simulator,
 }
 
-/// The source of some bodies of a seed. Those in `without` do nothing.
+/// The source of some bodies of a seed. Bodies in `without` do nothing.
 pub fn source(seed: u64, bodies: Range<u64>, without: &BTreeSet<u64>, host: Host) -> String {
     let mut text = String::from(
         "//! Bodies, by a generator.\nuse crate::{Again, At, Bomb, Endless, Hostile, Pointer, Scene};\nuse alloc::{boxed::Box, collections::BTreeMap, \
@@ -70,7 +70,7 @@ pub fn body_at(source: &str, line: usize) -> Option<u64> {
 }
 
 /// Writes a project with these bodies into a directory, for a checkout of Ekiden. What is there of another one is replaced.
-/// Those in `without` do nothing.
+/// Bodies in `without` do nothing.
 ///
 /// # Errors
 /// If it cannot be written.

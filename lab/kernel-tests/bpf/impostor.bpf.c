@@ -14,7 +14,7 @@ extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event
 void bpf_local_irq_save(unsigned long *flags__irq_flag) __ksym;
 void bpf_local_irq_restore(unsigned long *flags__irq_flag) __ksym;
 
-/* Of a made-up task by either function, and of a real one. */
+/* Results for a made-up task by either function, and for a real one. */
 int statuses[3];
 u64 tasks[3];
 

@@ -31,7 +31,7 @@ use serde::Serialize;
 
 use crate::load::{self, Worker, pause};
 
-/// Of 64 bytes: more than a policy's calls in the time in which they are read.
+/// Records of 64 bytes: more than a policy's calls in the time in which they are read.
 const CALL_LOG_RECORDS: u64 = 1 << 18;
 
 #[derive(Serialize)]

@@ -42,7 +42,7 @@ fn tell(what: &str, [limited, other, agent, all]: [f64; 4]) {
     println!("{}", json!({ "what": what, "limited": limited, "other": other, "agent": agent, "all": all }));
 }
 
-/// So many threads of a process that does nothing.
+/// Threads of a process that does nothing.
 const CROWD: u32 = 700;
 
 /// All of a crowd want the first CPU, and may run on no other; a policy with one queue asks about each of them for the second one, in one call.

@@ -243,7 +243,7 @@ fn forks() -> Result<i64> {
     Ok(forks.context("no number of forks")?.parse()?)
 }
 
-/// Has the kernel allow so many more threads, of any user and in one process.
+/// Has the kernel allow this many more threads, of any user and in one process.
 fn allow(tasks: u32) -> Result<()> {
     for (file, least) in [("kernel/threads-max", 2), ("kernel/pid_max", 4), ("vm/max_map_count", 4)] {
         let path = Path::new("/proc/sys").join(file);

@@ -42,7 +42,7 @@ struct DeviceReport {
     upgrades: u64,
     /// Policies that came beside the first one.
     came: u64,
-    /// Of those, some that were asked by a hint of root's to panic.
+    /// Policies of these that a hint of root's asked to panic.
     faulted: u64,
     /// What an ordinary user got that is root's.
     control_gained: u64,
@@ -82,7 +82,7 @@ fn small(modules: &Path, policy: &str, beside: Beside) -> Config {
     Config { beside, max_tasks: 4096, arena_bytes: 4 << 20, call_log_records: 1 << 10, ..config(modules, policy) }
 }
 
-/// Has the device asked for so many seconds, by the guest's clock.
+/// Has the device asked for this many seconds, by the guest's clock.
 pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let is_checked = |flag: &&str| {

@@ -41,7 +41,7 @@ fn ran_ns(thread: &Pid) -> Result<u64> {
     text.split_whitespace().next().and_then(|ns| ns.parse().ok()).with_context(|| format!("{path}: {text}"))
 }
 
-/// One task beside so many others on a CPU: it is measured for so many seconds, after so many others.
+/// One task beside this many others on a CPU: it is measured for this many seconds, after this many others.
 pub(crate) fn due(modules: &Path, policy: &str, others: u32, nices: [i32; 2], seconds: [u32; 2]) -> Result<()> {
     let [before_s, measured_s] = seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let session = Session::start(&config(modules, policy))?;

@@ -28,7 +28,7 @@ const REST: Duration = Duration::from_millis(2);
 /// Emulators that run all CPUs in turn on one thread go on to the next one at this hint. Without it, a turn ends where the kernel programs
 /// its timer, with a lock held: a CPU that spins for that lock looks at it only then, for seconds, and all who wait for that CPU with it.
 const BEATS_PER_HINT: usize = 32;
-/// In between a thread that keeps a CPU busy does so many instructions of nothing, which an emulator is quick with.
+/// In between a thread that keeps a CPU busy does this many instructions of nothing, which an emulator is quick with.
 const INSTRUCTIONS_PER_BEAT: u32 = 1_000;
 /// The hint comes more often where a beat takes as long as a system call.
 const YIELDS_PER_HINT: usize = 16;

@@ -54,7 +54,7 @@ impl Worker {
         Ok(Self(child))
     }
 
-    /// A process of a user with so many threads that sleep until it is [released](Self::release), and then spin.
+    /// A process of a user with this many threads that sleep until it is [released](Self::release), and then spin.
     pub(crate) fn crowd_of(user: u32, threads: u32) -> Result<Self> {
         let mut child = Command::new(env::current_exe()?)
             .args(["child", &format!("crowd {threads}")])

@@ -177,7 +177,7 @@ impl Drop for Neighbour {
     }
 }
 
-/// What the kernel says of the neighbour's tasks. Those that die are in no list of a group's any more.
+/// What the kernel says of the neighbour's tasks. Dying tasks are in no group's list any more.
 fn left() -> String {
     let tasks = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
     let of = |path: &Path, file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
@@ -318,7 +318,7 @@ impl Hostile {
         Ok(())
     }
 
-    /// As many as there may be, who wait for the same, and end at once.
+    /// The most processes that are allowed wait for one pipe, and end at once.
     fn exits(&mut self) -> io::Result<()> {
         let (mut wait, go) = pipe()?;
         while fork(|| {

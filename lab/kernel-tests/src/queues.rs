@@ -41,7 +41,7 @@ struct QueuesReport {
     answered_ms: u64,
     /// How many microseconds it took until a hint with a ring was answered.
     rung_us: u64,
-    /// Of a flood: what was written, taken, how often there was no room, and what the queue counts of notices.
+    /// Counts of a flood: what was written, taken, how often there was no room, and what the queue counts of notices.
     flood: [u64; 4],
     /// Hints that are none, and how many of them the queue counts.
     refused: [u64; 2],

@@ -30,7 +30,7 @@ struct ExactReport {
     still_running: bool,
 }
 
-/// So many tasks that are about to spin, in a group without a limit.
+/// Starts tasks that are about to spin, in a group without a limit.
 fn crowd(tasks: u32) -> Result<(Worker, Group)> {
     let group = Group::top("limited")?;
     // Each has a stack, and one for signals, and room that is watched before both.
@@ -57,8 +57,8 @@ fn begins_when_used_up(group: &Group, period: Duration) -> Result<()> {
     Ok(())
 }
 
-/// What a group of so many tasks uses that has a fifth of a CPU, in periods of all lengths. The kernel allows no quota below a millisecond: in a
-/// period of that length it is a whole CPU. Each limit is looked at for so many `seconds` and one period.
+/// What a group of this many tasks uses that has a fifth of a CPU, in periods of all lengths. The kernel allows no quota below a millisecond: in a
+/// period of that length it is a whole CPU. Each limit is looked at for this many `seconds` and one period.
 pub(crate) fn exact(modules: &Path, policy: Option<&str>, tasks: &[u32], seconds: u64) -> Result<()> {
     let with_room = |policy| Session::start(&Config { max_tasks: 32_768, ..config(modules, policy) });
     let session = policy.map(with_room).transpose()?;
@@ -95,9 +95,9 @@ pub(crate) fn exact(modules: &Path, policy: Option<&str>, tasks: &[u32], seconds
 /// What [`throttled`] found.
 #[derive(Serialize)]
 struct ThrottledReport {
-    /// Of `tasks`, so many waited for CPU time of their group at once.
+    /// The tasks of `tasks` that waited for CPU time of their group at once.
     throttled: u64,
-    /// How long it took to start them, and from then on until so many waited.
+    /// How long it took to start them, and from then on until this many waited.
     started_ms: u64,
     throttled_ms: u64,
     percent: f64,
@@ -107,7 +107,7 @@ struct ThrottledReport {
     lives_on: bool,
 }
 
-/// How long an interrupt takes if so many tasks are throttled, and released again and again: they have a tenth of a CPU.
+/// How long an interrupt takes if this many tasks are throttled, and released again and again: they have a tenth of a CPU.
 pub(crate) fn throttled(modules: &Path, tasks: u32, seconds: u64) -> Result<()> {
     let session = Session::start(&Config { max_tasks: 32_768, ..config(modules, "wfq") })?;
     let begin = Instant::now();

@@ -27,7 +27,7 @@ struct Recorded {
     last_contract_violation: Option<String>,
 }
 
-/// Records a policy from its first call on while all kinds of things happen, an upgrade among them: once, or again and again for so many seconds.
+/// Records a policy from its first call on while all kinds of things happen, an upgrade among them: once, or again and again for this many seconds.
 pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path, seconds: u64) -> Result<()> {
     let mut config = config(modules, policy);
     config.call_log_records = 1 << 16;

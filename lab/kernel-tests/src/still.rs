@@ -20,7 +20,7 @@ struct StillReport {
     still_running: bool,
 }
 
-/// Says so, after so many seconds.
+/// Prints the longest time in `seconds` for which a task or a CPU stood still.
 pub(crate) fn still(modules: &Path, seconds: u64) -> Result<()> {
     let session = Session::start(&config(modules, HOST))?;
     let probe = LatencyProbe::start(thread::available_parallelism()?.get())?;

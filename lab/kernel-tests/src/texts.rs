@@ -35,7 +35,7 @@ struct TextsReport {
     reason: String,
     /// For each size of the room the length that was returned, and the text.
     texts: Vec<(i32, String)>,
-    /// So many bytes were changed outside of the room.
+    /// Bytes that were changed outside of the room.
     outside: usize,
     /// What the verifier said where the room may be larger than the memory.
     greedy_refused: Option<String>,

@@ -44,7 +44,7 @@ fn links() -> usize {
     LinkInfoIter::default().count()
 }
 
-/// Those of programs that run when something happens; an iterator runs when it is read.
+/// Links of programs that run when something happens; an iterator runs when it is read.
 fn attached() -> usize {
     LinkInfoIter::default().filter(|link| !matches!(link.info, LinkTypeInfo::Iter(_))).count()
 }

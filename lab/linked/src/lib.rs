@@ -14,7 +14,7 @@ use ekiden_replay::Replay;
 use ekiden_sim::{Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
 
-/// Makes a policy for a machine and so many tasks, with these parameters.
+/// Makes a policy for a machine and this many tasks, with these parameters.
 pub type Make = fn(Topology, u32, &str, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError>;
 
 /// A policy that is linked in.
@@ -31,7 +31,7 @@ pub struct Linked {
     pub simulate: fn(Machine, &str) -> Simulation,
     /// It takes over from another one in a simulation.
     pub successor: fn(&str) -> Successor,
-    /// Makes it for a machine, so many tasks, with these parameters: for a host that schedules a real machine.
+    /// Makes it for a machine, this many tasks, with these parameters: for a host that schedules a real machine.
     pub make: Make,
     /// Makes it again and again, to be explored.
     pub explore: fn(&str) -> Result<PolicyMaker, ParamError>,

@@ -20,7 +20,7 @@ use crate::{
 const POLICIES: [(&str, &str); 2] = [("policies", "wfq"), ("lab/test-policies", "faulty")];
 /// No task may stand still for longer, in milliseconds.
 const GAP_MS_MAX: f64 = 50.0;
-/// So many lines of what the kernel complains about are shown: its first warning with the calls that led to it.
+/// Lines that are shown of what the kernel complains about: its first warning with the calls that led to it.
 const FINDING_LINES: usize = 40;
 
 /// `ekiden faults`: what comes of a policy that goes wrong.
@@ -176,7 +176,7 @@ impl Faults {
         })
     }
 
-    /// A machine with so many CPUs.
+    /// A machine with this many CPUs.
     pub(crate) fn shape(&self, cpus: u32) -> Shape {
         Shape {
             cpus,

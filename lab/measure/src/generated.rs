@@ -61,7 +61,7 @@ struct Outcome {
 }
 
 impl Faults {
-    /// Goes through so many generated policies, on each number of CPUs.
+    /// Goes through this many generated policies, on each number of CPUs.
     pub(crate) fn generated(&self, policies: u64, saved: &mut Saved) -> Result<ExitCode> {
         let mut progress = Progress::new();
         let kernel = self.shape(1).fetch_fair(&mut progress)?;
@@ -295,7 +295,7 @@ fn alone<T, E: std::error::Error>(
     if found.is_some() { Ok(found) } else { alone(bodies, second, build) }
 }
 
-/// Those of a module that are in it, as far as they follow each other.
+/// Bodies that a module has, in ranges without the refused ones.
 fn built(bodies: &Range<u64>, refused: &BTreeMap<u64, String>) -> Vec<Range<u64>> {
     let ends = refused.keys().copied().chain([bodies.end]);
     let begins = [bodies.start].into_iter().chain(refused.keys().map(|body| body + 1));

@@ -25,7 +25,7 @@ impl fmt::Display for Endless {
     }
 }
 
-/// A hint from here on says when it goes wrong: so many occurrences of the call later.
+/// A hint from here on says when it goes wrong: this many occurrences of the call later.
 pub const ARM: u64 = 1 << 32;
 
 /// How often a call looks whether another one has come that far, before it gives up for this time. Few: each look may let an emulator

@@ -17,7 +17,7 @@ use std::{
 
 const BUSYBOX: &str = "/bin/busybox";
 
-/// So many events may wait for a command that does not read, beyond the 64 KiB that the kernel keeps for it.
+/// Most events that wait for a command that does not read, beyond the 64 KiB that the kernel keeps for it.
 const WAITING_MOST: usize = 1024;
 
 /// What the user does.

@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use std::path::PathBuf;
 
-/// With [`Mode::Parallel`], so many CPUs may share a processor of this machine.
+/// With [`Mode::Parallel`], this many CPUs may share a processor of this machine.
 const PARALLEL_CPUS: u32 = 8;
 
 /// Description of a virtual machine.

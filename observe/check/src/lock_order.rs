@@ -22,7 +22,7 @@ impl<L, P> Default for LockOrder<L, P> {
 }
 
 impl<L: Copy + Ord, P: Copy> LockOrder<L, P> {
-    /// Nothing has been taken yet, by any of so many CPUs.
+    /// Nothing has been taken yet, by any of this many CPUs.
     pub fn new(nr_cpus: usize) -> Self {
         Self { held: (0..nr_cpus).map(|_| Vec::new()).collect(), after: BTreeMap::new() }
     }

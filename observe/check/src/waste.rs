@@ -59,7 +59,7 @@ impl WasteWindows {
         Self { window_ns, window: 0, sum_ns: 0 }
     }
 
-    /// From `from_ns` to `to_ns` so many CPUs were wasted. Times do not go back. `full` hears of each window that is over by
+    /// From `from_ns` to `to_ns` this many CPUs were wasted. Times do not go back. `full` hears of each window that is over by
     /// then: when it began, and CPU time wasted in it; windows without any are left out, and all but the first thousand of those
     /// in which nothing changes.
     pub fn add(&mut self, from_ns: u64, to_ns: u64, wasted_cpus: u32, mut full: impl FnMut(u64, u64)) {
@@ -106,7 +106,7 @@ impl WasteCurve {
     /// Most pieces that there are; at least half as many, once the time is long enough.
     pub const BINS: usize = 1_024;
 
-    /// From `from_ns` to `to_ns` so many CPUs were wasted.
+    /// From `from_ns` to `to_ns` this many CPUs were wasted.
     pub fn add(&mut self, from_ns: u64, to_ns: u64, wasted_cpus: u32) {
         if wasted_cpus == 0 || from_ns >= to_ns {
             return;

@@ -135,7 +135,7 @@ fn make_beside_two_r_wastes_little_without_the_bug() {
 
 #[test]
 fn no_promise_is_broken_by_programs_of_every_kind() {
-    // Of each a small one, with a machine of more than one node.
+    // A small load of each kind, on a machine of more than one node.
     let machine = || Machine::new(ekiden::Topology::regular(2, 1, 2, 2));
     for kind in [
         "pipes",

@@ -119,7 +119,7 @@ fn cpus_that_are_offline_are_not_wasted() {
     assert_eq!(check(&[two_on_cpu_0(), offline, turns(20, 1_500)].concat()), []);
 }
 
-/// Of three tasks on four CPUs, two share one that is another one every 10 ms: no CPU is idle for more than 20 ms, and no task waits for
+/// Two of three tasks share a CPU of four, another one every 10 ms: no CPU is idle for more than 20 ms, and no task waits for
 /// more than 10.
 fn waste_in_turn(until_ms: u64) -> Vec<Line> {
     let mut lines: Vec<Line> = (1..=3).flat_map(|pid| [(0, 0, What::New, pid, 0)]).collect();
@@ -269,7 +269,7 @@ fn a_kick_that_comes_late_is_found() {
 #[test]
 fn a_task_that_gets_less_than_its_share_is_found() {
     let limits = Limits { every_ns: 100 * SECOND, lag_ns: Some(50 * MS), ..others() };
-    // Of each 40 ms, 1 gets 30.
+    // Task 1 gets 30 ms of each 40.
     let mut lines = two_on_cpu_0();
     for ms in (0..2_400).step_by(40) {
         lines.extend([

@@ -63,7 +63,7 @@ pub(crate) struct Formats {
 }
 
 impl Formats {
-    /// Of the files with the names of their systems; those of no use are passed over.
+    /// Reads the format files with the names of their systems; those of no use are passed over.
     pub(crate) fn new<'a>(
         files: impl Iterator<Item = (&'a str, &'a [u8])>,
         is_big: bool,

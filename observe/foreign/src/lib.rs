@@ -47,7 +47,7 @@ use records::Teller;
 /// Most CPUs of Linux on any machine.
 const CPUS_MAX: u32 = 8_192;
 
-/// So many moments are looked at to find out which tasks ran at the beginning.
+/// Most moments that are looked at to find out which tasks ran at the beginning.
 const FIRST_LOOK: usize = 1 << 20;
 
 /// A recording of another program that is being read as a trace: what it gives are the bytes of one.

@@ -192,7 +192,7 @@ fn version_6(head: &[u8], is_big: bool, page_len: u32) -> Option<Head> {
     if kind == b"flyrecord\0" {
         read_table(&mut bytes, nr_cpus, page_len, &mut pages)?;
     }
-    // Those of other instances of the tracer have tables of their own.
+    // Buffers of other instances of the tracer have tables of their own.
     for buffer in &options.buffers {
         let mut table = Bytes::new(head, is_big);
         table.take(Bytes::new(buffer, is_big).u64()?)?;

@@ -28,7 +28,7 @@ svg line.mark { stroke: var(--mark); }
 svg text.mark { fill: var(--mark); }
 ";
 
-// Of a picture, in pixels.
+// The size of a picture, in pixels.
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 44.0;

@@ -58,7 +58,7 @@ pub struct Summary<'a> {
 }
 
 impl<'a> Summary<'a> {
-    /// Of a trace; without what the checks say if that is not known yet.
+    /// Summarises a trace; without what the checks say if that is not known yet.
     pub fn of(header: &'a Header, model: &'a Model, verdict: Option<&'a Verdict>, notes: &'a Notes) -> Self {
         let division = model.division();
         let changes = || model.lanes.iter().flat_map(|lane| &lane.changes);

@@ -5,8 +5,8 @@
 //! nothing is sampled. The page takes the tiles whose bins are just finer than a pixel.
 //!
 //! Numbers are little-endian. A tile begins with 16 bytes: 0 for bins or 1 for events, depth, number of CPUs, and of bins.
-//! Of bins there follow twelve planes, each with the bins of CPU 0, then those of CPU 1, and so on: see [`Bins`]. Of events
-//! there follow LEB128 numbers, those marked with a sign in zigzag form, times as differences to the one before:
+//! Bins are followed by twelve planes, each with the bins of CPU 0, then those of CPU 1, and so on: see [`Bins`]. Events
+//! are followed by LEB128 numbers, those marked with a sign in zigzag form, times as differences to the one before:
 //!
 //! | of each CPU | |
 //! | --- | --- |
@@ -25,7 +25,7 @@ use crate::{Change, Decision, Model, NO_TASK, Note, Run};
 /// Bins of a tile, for each CPU.
 pub const BINS: usize = 512;
 
-/// Up to so many changes, runs, decisions and notes are listed one by one.
+/// Up to this many changes, runs, decisions and notes are listed one by one.
 const EVENTS_MAX: usize = 16_384;
 
 /// Which tile.
@@ -137,7 +137,7 @@ fn part<T>(all: &[T], time: &Range<u64>, begin_of: impl Fn(&T) -> u64, end_of: i
 /// What a model has in the time of a tile.
 struct Inside<'a> {
     time: Range<u64>,
-    /// Of each CPU: how its run queue is at the beginning, its changes after that, its runs.
+    /// By CPU: how its run queue is at the beginning, its changes after that, its runs.
     cpus: Vec<(Change, &'a [Change], &'a [Run])>,
     decisions: &'a [Decision],
     notes: &'a [Note],

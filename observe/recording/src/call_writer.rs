@@ -64,7 +64,7 @@ impl<'a> CallWriter<'a> {
         let record = self.next();
         record[0] = time << 8 | CALL;
         record[1..].copy_from_slice(words);
-        // Of the number of a call one byte is in use, and the kernel's PIDs have 22 bits.
+        // The number of a call uses one byte, and the kernel's PIDs have 22 bits.
         record[1] |= u64::from(thread << 8);
         self.turn(true);
         if Calls::WITH_PAYLOAD.has_number(message.call) {

@@ -44,7 +44,7 @@ pub enum Entry {
     Call(RecordedCall),
     /// A mark.
     Mark(RecordedMark),
-    /// So many records make no sense here: the rest of a call whose beginning is not there, or damage.
+    /// Records that make no sense here: the rest of a call whose beginning is not there, or damage.
     Stray(u64),
 }
 

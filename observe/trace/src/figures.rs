@@ -22,7 +22,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Figures of the tasks `of` and of what they forked, within `span`; of all tasks if `of` is absent. Those of a trace
+    /// Figures of the tasks `of` and of what they forked, within `span`; of all tasks if `of` is absent. Figures of a trace
     /// without a header, and so without records, are zeros.
     pub fn of(trace: &Trace, of: Option<&[u32]>, span: Range<u64>) -> Self {
         let mut figures = Self::default();
@@ -59,7 +59,7 @@ impl Figures {
         figures
     }
 
-    /// The wait that so many in a thousand do not exceed; 0 if nothing waited.
+    /// The wait that `permille` of all do not exceed; 0 if nothing waited.
     pub fn wait_ns(&self, permille: u32) -> u64 {
         let place = (self.waits_ns.len() as u64 * u64::from(permille.min(1_000))).div_ceil(1_000);
         self.waits_ns.get(place.saturating_sub(1) as usize).copied().unwrap_or(0)

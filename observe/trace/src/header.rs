@@ -36,7 +36,7 @@ pub struct Header {
     /// Where it began in the trace that it was cut out of, in nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub begins_ns: u64,
-    /// When it began by the clock that recordings of calls are of, in nanoseconds, if that is another one than the trace's. Of one
+    /// When it began by the clock that recordings of calls are of, in nanoseconds, if that is another one than the trace's. For one
     /// that was cut out, that is when the whole began.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub clock_ns: u64,
@@ -62,7 +62,7 @@ pub struct HeaderCpu {
     pub online: bool,
 }
 
-/// Those that were not cut out of another one have headers of the older form.
+/// Leaves out a number that is 0: traces that were not cut out of another one keep headers of the older form.
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -91,7 +91,7 @@ impl Balancer {
         (load * 100 > percent * self.load_of(cx, domain, local, &busiest.allowed)).then_some(busiest)
     }
 
-    /// Of another group, the CPUs that count when it is compared with `local`: those of the node that the task would leave, as not all nodes of a
+    /// The CPUs of another group that count when it is compared with `local`: those of the node that the task would leave, as not all nodes of a
     /// group need be linked, so that one may be idle beside a crowded one; and none that is in both, as groups of nodes overlap.
     fn compared(cx: &Cx, candidate: &Candidate, local: &CpuMask) -> CpuMask {
         let node = cx.topology().node(candidate.cpu);

@@ -128,7 +128,7 @@ impl RunQueue {
         }
     }
 
-    /// Of those that have had no more than the average, the one with the first deadline. Linear in the number of those with
+    /// The task with the first deadline among those that have had no more than the average. Linear in the number of those with
     /// earlier deadlines that have had more.
     pub(super) fn best(&self, average: i64) -> Option<(Entity, TaskId)> {
         let mut eligible = self.waiting.iter().filter(|(entity, _)| entity.vruntime <= average);
@@ -167,7 +167,7 @@ mod tests {
     fn the_average_counts_by_weight_and_outlives_the_tasks() {
         let mut queue = RunQueue { weight: 3072, moment: 3072 * 1_000_000, ..RunQueue::default() };
         assert_eq!(queue.average(Some(entity(5_000_000, 1024))), 2_000_000);
-        // Those that wait are at one still.
+        // The average of the waiting tasks is still one.
         assert_eq!(queue.moment, 3072 * -1_000_000);
         assert_eq!(queue.average(None), 1_000_000);
         (queue.weight, queue.moment) = (0, 0);

@@ -14,7 +14,7 @@ const LONGEST_WAIT_NS: u64 = 1_250_000_000;
 /// less than a ten-thousandth of the others would have to for its share.
 const LONGEST_WAIT_OF_LIGHT_NS: u64 = 6_000_000_000;
 
-/// Where so many wait, every turn is ended by a timer.
+/// Where this many wait, every turn is ended by a timer.
 const CROWD: u32 = 200;
 
 /// No turn is shorter, however little a task weighs and however many wait.
@@ -50,12 +50,12 @@ impl Times {
         }
     }
 
-    /// How long a task runs while so many others wait.
+    /// How long a task runs while this many others wait.
     pub(super) fn slice_ns(&self, others: u32) -> u64 {
         (self.period_ns / u64::from(others + 1)).max(self.slice_min_ns)
     }
 
-    /// After how long a timer ends the turn of a task of this weight, while so many `others` of the weight `load` wait: where many wait, a slice that
+    /// After how long a timer ends the turn of a task of this weight, while this many `others` of the weight `load` wait: where many wait, a slice that
     /// ends with a tick is owed to each of them.
     pub(super) fn turn_ns(&self, weight: u64, others: u32, load: u64) -> Option<u64> {
         let is_short = is_light(weight, others.into(), load) || others >= CROWD;
@@ -67,13 +67,13 @@ impl Times {
 
     /// The virtual time with which a new task begins to owe: a turn, or less in a crowd.
     pub(super) fn newcomers_debt_ns(&self, weight: u32, others: usize, load: u64) -> u64 {
-        // Of one that runs alone it is known only that it had none to wait for.
+        // A task that runs alone had none to wait for; another one at nice 0 is assumed.
         let (others, load) = if others == 0 { (1, NICE_0_WEIGHT.into()) } else { (others as u64, load) };
         let turn_ns = scaled_ns(shortened(self.slice_min_ns, weight.into(), others, load), weight);
         turn_ns.min(virtual_ns(LONGEST_WAIT_NS, load))
     }
 
-    /// The head start of a task that has slept, where so many others wait.
+    /// The head start of a task that has slept, where this many others wait.
     pub(super) fn credit_ns(&self, others: usize) -> u64 {
         self.sleeper_credit_ns.min(LONGEST_CREDIT_NS / (others as u64 + 1))
     }
@@ -83,7 +83,7 @@ impl Times {
         debt_ns > SMALL_DEBT_NS || load > LARGE_LOAD
     }
 
-    /// How much virtual time a task may owe where so many `others` weigh `load`. No policy can end a long stretch in the kernel that is not preempted:
+    /// How much virtual time a task may owe where this many `others` weigh `load`. No policy can end a long stretch in the kernel that is not preempted:
     /// what it takes beyond two slices, or a tick, is forgiven, as under EEVDF, for each task that comes later would have as much first.
     pub(super) fn bearable_debt_ns(&self, weight: u32, others: usize, load: u64) -> u64 {
         let two_slices_ns = self.period_ns.max(2 * self.slice_min_ns);

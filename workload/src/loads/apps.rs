@@ -208,7 +208,7 @@ pub(super) const ACTIVATIONS: Kind = Kind {
 };
 
 /// Requests that arrive whether or not the last has been served, most of them short and a few long, as in papers/000,
-/// section 5.3. Those who wait behind a long one are what the load is about.
+/// section 5.3. Requests that wait behind a long one are what the load is about.
 pub(super) const REQUESTS: Kind = Kind {
     name: "requests",
     about: "requests at random times, most of them short and a few very long, for a pool of workers",

@@ -37,7 +37,7 @@ pub struct Costs {
     pub heard: f64,
 }
 
-/// A queue to a policy, with room for so many hints and notices.
+/// A queue to a policy, with room for this many hints and notices.
 fn open(policy: &str, hints: u32, notices: u32) -> Result<BytesQueue> {
     let types = types(Policy::Named(policy))?;
     let side = |side: Side, records| Side { records, ..side };
@@ -104,7 +104,7 @@ fn timed(work: impl FnOnce()) -> f64 {
     (now_ns() - begin_ns) as f64
 }
 
-/// Opens so many queues, in which nothing is ever said. They are there until they are dropped.
+/// Opens this many queues, in which nothing is ever said. They are there until they are dropped.
 ///
 /// # Errors
 /// If the policy does not run, takes no hints, or there would be too many.

@@ -54,7 +54,7 @@ fn spin(loops: u64) {
     (0..loops % LOOPS_AT_ONCE).for_each(|pass| _ = std::hint::black_box(pass));
 }
 
-/// Keeps a CPU busy for so many instructions, or up to 31 more.
+/// Keeps a CPU busy for this many instructions, or up to 31 more.
 pub fn keep_busy(instructions: u32) {
     (0..instructions.div_ceil(sys::NOTHING)).for_each(|_| sys::do_nothing());
 }

@@ -18,7 +18,7 @@ const PANICKED: i32 = 101;
 /// How many instructions [`do_nothing`] is.
 pub(crate) const NOTHING: u32 = 32;
 
-/// Goes through so many instructions that do nothing.
+/// Goes through this many instructions that do nothing.
 #[inline]
 pub(crate) fn do_nothing() {
     #[cfg(target_arch = "x86_64")]

@@ -77,8 +77,8 @@ impl RtAppError {
     }
 }
 
-/// Whether `text` is rather in this format than in Ekiden's own: its `tasks` are an object, not a list. Of a text that
-/// cannot be read at all, by the looks of it.
+/// Whether `text` is rather in this format than in Ekiden's own: its `tasks` are an object, not a list. A text that
+/// cannot be read at all is judged by its looks.
 pub fn is_rt_app(text: &str) -> bool {
     if let Ok((root, _)) = json::parse(text) {
         let json::Data::Object(entries) = root.data else { return false };

@@ -5,7 +5,7 @@ use std::str;
 /// Most bytes of a key, as in memcached.
 pub(crate) const KEY_MAX: usize = 250;
 
-/// Of a line, with all its keys. memcached takes as much.
+/// Most bytes of a line, with all its keys. memcached takes as much.
 pub(crate) const LINE_MAX: usize = 8192;
 
 /// Most bytes of a value, as memcached has it by default.
@@ -77,9 +77,9 @@ pub(crate) enum Command<'a> {
 pub(crate) enum Parsed<'a> {
     /// Not all of a request.
     Incomplete,
-    /// A request of so many bytes.
+    /// A request of this many bytes.
     Request { command: Command<'a>, is_quiet: bool, bytes: usize },
-    /// None. So many bytes are to be passed over, more than there may be now.
+    /// No request. `bytes` are to be passed over, more than there may be now.
     Wrong { answer: &'static str, bytes: usize },
     /// None, and where the next one begins cannot be told: the connection is to be closed.
     Lost { answer: &'static str },

@@ -20,7 +20,7 @@ use crate::{
 /// What is read at a time.
 const READ: usize = 16 << 10;
 
-/// Answers are sent when there are so many bytes of them, and after each read.
+/// Answers are sent when there are this many bytes of them, and after each read.
 const WRITE: usize = 64 << 10;
 
 /// Connections, and what they share.
@@ -175,7 +175,7 @@ struct Pending {
     bytes: Vec<u8>,
     /// Up to here it was answered.
     at: usize,
-    /// So many that have not come yet are passed over.
+    /// Bytes to pass over that have not come yet.
     skip: usize,
 }
 

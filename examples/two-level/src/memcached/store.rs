@@ -240,7 +240,7 @@ impl Store {
         self.shard(key).live(key, now_s).map(|item| item.expires_s = expires_s).is_some()
     }
 
-    /// Drops everything, now or after so many seconds.
+    /// Drops everything, now or after this many seconds.
     pub(crate) fn flush_all(&self, after_s: i64) {
         if after_s > 0 {
             self.flush_s.store(self.when_s(after_s), Relaxed);

@@ -79,7 +79,7 @@ impl<P> FifoQueue<P> {
         self.tokens.pop_front()
     }
 
-    /// Takes out the first token that can be [claimed](Cx::claim) for the CPU of the call. Those before it keep their places;
+    /// Takes out the first token that can be [claimed](Cx::claim) for the CPU of the call. Tokens before it keep their places;
     /// what is worthless among them is dropped. O(1) if it is the first, and otherwise one question for each of those before it.
     #[inline]
     pub fn claim_first(&mut self, cx: &Cx<'_>) -> Option<Schedulable<P>> {

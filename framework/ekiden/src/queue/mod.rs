@@ -267,7 +267,7 @@ mod tests {
             let cx = Cx::new(&message, &topology, &host, &mut slice_ns, &mut timer_ns, &mut kicks);
             let is_good = |slot: &u32| here[*slot as usize] || answers[*slot as usize].is_ok();
             let stays = |slot: &u32| answers[*slot as usize].is_err_and(|reason| reason.token_is_good());
-            // Of those before the one that is taken, those whose tokens are good; and all after it.
+            // Good tokens before the one that is taken stay, and all after it.
             let left = |order: &[u32]| {
                 let taken = order.iter().position(is_good);
                 let (before, after) = order.split_at(taken.unwrap_or(order.len()));

@@ -13,7 +13,7 @@ const OVERDUE_NS: u64 = 5_000_000_000;
 /// end their turns, which a smaller limit does not hold.
 const OVERDUE_TURN_NS: u64 = 10_000;
 
-/// A refill begins the periods of so many groups, and releases so many tasks that are overdue: it may be in an interrupt.
+/// A refill begins the periods of this many groups, and releases this many tasks that are overdue: it may be in an interrupt.
 const REFILL_MOST: u32 = 32;
 
 /// What follows from CPU time that was used.
@@ -99,8 +99,8 @@ impl Groups {
         self.members[slot as usize].is_at_user.load(Relaxed)
     }
 
-    /// Throttles the task in `slot` until there is CPU time for it; false if there is some now. Those that are `served`, because
-    /// they have run since they were released, come after those that are not, and those behind them stay in order.
+    /// Throttles the task in `slot` until there is CPU time for it; false if there is some now. Tasks that are `served`, because
+    /// they have run since they were released, come after others, and tasks behind them stay in order.
     ///
     /// The task must not be [waking](Self::wake): it counts for nothing while it is throttled.
     pub fn throttle(&self, slot: u32, served: bool, now_ns: u64) -> bool {

@@ -18,7 +18,7 @@ const RELEASED: u32 = 0;
 pub(super) struct ThrottledQueues {
     /// The neighbours of each throttled task, by its slot.
     links: Vec<Link>,
-    /// Of each group: the tasks that did not have a turn, and those that had one.
+    /// By group: the tasks that did not have a turn, and those that had one.
     queues: Vec<Queue>,
     /// Groups whose tasks are released, one of each in turn. Has room for all, and each is in it once at most.
     due: VecDeque<u32>,
@@ -109,7 +109,7 @@ impl ThrottledQueues {
         self.append(slot, RELEASED);
     }
 
-    /// The next task that is released. Those of a group that `has_no_time`, again, stay until it is released anew.
+    /// The next task that is released. Tasks of a group that again `has_no_time` stay until it is released anew.
     pub(super) fn next_released(&mut self, has_no_time: impl Fn(u32) -> bool) -> Option<u32> {
         if let Some(slot) = self.pop(RELEASED) {
             return Some(slot);

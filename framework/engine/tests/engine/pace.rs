@@ -161,7 +161,7 @@ fn a_cpu_that_kicks_itself_and_finds_nothing_ends_the_policy_however_slow_it_is(
 
 #[test]
 fn kicks_in_searches_now_and_then_never_end_the_policy() {
-    // Of another CPU, and of itself.
+    // CPU 0 kicks another CPU, and then itself.
     for kicked in [1, 0] {
         let bench = Bench::new(kicks(&[kicked]));
         for _ in 0..10_000 {
@@ -303,7 +303,7 @@ fn a_search_among_as_many_policies_as_there_may_be_takes_no_longer_than_one() {
     for most in [1, PICK_ATTEMPTS - 1, PICK_ATTEMPTS + 10, 3 * PICK_ATTEMPTS + 1] {
         assert_eq!(asked_of_all(most, false), most, "of {most}");
     }
-    // Those that fault are not asked a second time.
+    // Policies that fault are not asked a second time.
     assert_eq!(asked_of_all(u32::MAX, true), policy_slots);
     assert_eq!(asked_of_all(1, true), policy_slots);
 }

@@ -601,7 +601,7 @@ impl Policy for Careless {
 
     fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
         let mut lost = self.0.lock().unwrap();
-        // Those that it gets in return are kept, so that each contract violation stays a single one.
+        // Tokens that it gets in return are kept, so that each contract violation stays a single one.
         let dropped = if message.call == Call::TaskWakeup as u32 { message.token() } else { RawToken::NONE };
         lost.push(dropped);
         Reply { dropped, ..Reply::default() }

@@ -255,7 +255,7 @@ fn a_task_is_made_by_its_name_which_only_a_host_has() {
     assert!(bench.engine.tasks().is_empty());
 }
 
-/// A tick of CPU 0, which runs `task`, while so many tasks beyond the table wait for it.
+/// A tick of CPU 0, which runs `task`, while this many tasks beyond the table wait for it.
 fn tick(bench: &Bench, task: TaskId, beyond: u64) -> Outcome {
     bench.event(Event { task, args: [beyond, 0], ..Event::new(EventKind::Tick, 0) })
 }

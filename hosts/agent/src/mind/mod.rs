@@ -35,7 +35,7 @@ const LOOKED_AT_AT_ONCE: u32 = 256;
 /// Reading the clock takes as long as a call of a small policy, and is seldom worth it.
 const ROUNDS_WITHOUT_CLOCK: u32 = 64;
 
-/// So many wake-ups after the last for which the policy has preempted a task, it is not called at once for others.
+/// Wake-ups after the last for which the policy has preempted a task, from which on it is not called at once for others.
 const EAGER_FOR: u32 = 256;
 
 /// Says when to end, and how it goes.

@@ -107,7 +107,7 @@ impl Unit<'_> {
 /// not be able to run or unwind the code; without BTF, no BPF program could call the module.
 fn warnings<'a>(printed: &'a str, directory: &Path) -> Vec<&'a str> {
     let directory = directory.to_string_lossy();
-    // Of the kernel's own headers, which kbuild names in full or from where it runs.
+    // Warnings about the kernel's own headers, which kbuild names in full or from where it runs.
     let is_foreign = |line: &str| {
         ["/", "./", "include/", "arch/"].iter().any(|start| line.starts_with(start)) && !line.starts_with(&*directory)
     };

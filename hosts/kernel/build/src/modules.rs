@@ -179,7 +179,7 @@ impl Build<'_> {
             [only] => what(only),
             _ => "the policies".to_owned(),
         };
-        // Of the whole workspace, once.
+        // One look at the whole workspace serves all policies.
         let metadata = self.cargo(&place, Some(project))?.metadata(&glue, &all, progress)?;
         for policy in policies {
             let (package, what) = (glue_package(policy), what(policy));

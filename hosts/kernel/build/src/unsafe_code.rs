@@ -40,7 +40,7 @@ pub enum CountError {
 pub struct UnsafeCount {
     /// Lines with code on them: neither blank nor only comment.
     pub lines: usize,
-    /// Of these, lines inside an unsafe block, function or implementation.
+    /// Lines of these that are inside an unsafe block, function or implementation.
     pub unsafe_lines: usize,
     /// Unsafe blocks.
     pub blocks: usize,

@@ -153,7 +153,7 @@ fn a_policy_that_names_the_crate_of_locks_cannot_act_as_a_host_either() {
 #[test]
 fn unsafe_code_of_dependencies_is_named_and_refused_unless_allowed_by_name() {
     let strange = Strange::new();
-    // Of a registry, whose crates the compiler does not judge.
+    // The crate is from a registry; the compiler does not judge those.
     strange.depend("itoa = { version = \"1\", default-features = false }\n");
     let prints = policy("", "self.seen.add(itoa::Buffer::new().format(task.pid).len() as u64);");
     let error = strange.refused(&prints, &["`itoa` 1.", "src/lib.rs:", "--allow-unsafe itoa"]);

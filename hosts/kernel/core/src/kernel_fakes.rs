@@ -38,7 +38,7 @@ extern "C" fn ekiden_c_may_run(host_task: *const c_void, cpu: u32) -> bool {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut u64, len: usize) {
     ASKED.set(host_task as usize);
-    // SAFETY: the caller has room for so many words.
+    // SAFETY: the caller has room for this many words.
     unsafe { core::slice::from_raw_parts_mut(words, len) }.fill(0x5555_5555_5555_5555);
 }
 #[unsafe(no_mangle)]

@@ -41,7 +41,7 @@ pub unsafe extern "C" fn ekiden_rs_queue_init(memory: *const AtomicU64, geometry
     geometry.write(unsafe { words(memory, &geometry) })
 }
 
-/// Takes hints out, after those that `tail` counts: so many bytes; negative if the program's index made no sense.
+/// Takes hints out, after those that `tail` counts: this many bytes; negative if the program's index made no sense.
 ///
 /// # Safety
 ///
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn ekiden_rs_queue_take(
     taken.map_or(-1, |bytes| bytes as i64)
 }
 
-/// So many of the hints were no values of their type.
+/// Counts hints that were no values of their type.
 ///
 /// # Safety
 ///

@@ -110,7 +110,7 @@ fn idle_cpus_fill_the_words_that_there_are_and_clear_the_rest() {
     for (len, expected) in [(0, vec![]), (1, vec![0b1001]), (2, vec![0b1001, 1 << 5]), (4, vec![0b1001, 1 << 5, 0, 0])]
     {
         let mut words = vec![u64::MAX; 4];
-        // SAFETY: there is room for so many words.
+        // SAFETY: there is room for this many words.
         unsafe { ekiden_rs_idle_cpus(words.as_mut_ptr(), len) };
         assert_eq!(words[..len], expected);
         assert!(words[len..].iter().all(|word| *word == u64::MAX), "nothing is written behind the room of {len}");

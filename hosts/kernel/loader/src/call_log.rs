@@ -30,7 +30,7 @@ const UNFINISHED: u64 = 8;
 /// The counter that the times of calls are of, and the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
-    /// Of the counter, in a millisecond; 0 if times are of the clock already.
+    /// Ticks of the counter in a millisecond; 0 if times are of the clock already.
     khz: u32,
     /// Both, at one moment.
     ticks: u64,
@@ -132,7 +132,7 @@ impl CallLog {
     /// From `offset` on there are as many rings in the file, and it is memory that is never cut short.
     unsafe fn map(file: &File, offset: u64, rings: u32, records: u64, clocks: Clocks) -> Result<Self> {
         let len = rings as usize * len_of_ring(records);
-        // SAFETY: there are so many rings in the file, and it is never cut short. It changes under our hands: it is only read through pointers, and what is torn is
+        // SAFETY: there are this many rings in the file, and it is never cut short. It changes under our hands: it is only read through pointers, and what is torn is
         // thrown away.
         let map = unsafe { MmapOptions::new().offset(offset).len(len).map(file) }
             .context("cannot map the flight recorder")?;

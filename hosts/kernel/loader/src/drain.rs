@@ -36,7 +36,7 @@ const FULL: f64 = 0.125;
 /// whatever the processor belongs to may come between.
 const SETTLED_NS: u64 = 20_000_000;
 
-/// So many records go from one thread to the other at a time at most, 256 KiB of them, and so many times before the reader waits.
+/// Most records that one thread sends to the other at a time, 256 KiB of them, and how often it may before it waits.
 const PIECE: usize = 1 << 12;
 const PIECES_MAX: usize = 128;
 
@@ -202,7 +202,7 @@ fn new_instance(slot: u32, known: &mut u32) -> Result<Option<(u32, Instance)>> {
 
 /// What is to be written.
 enum Piece {
-    /// Of a CPU, with the number of the first one.
+    /// Records of a CPU, with the number of the first one.
     Records(u32, u64, Vec<Record>),
     Instance(u32, Instance),
     /// Everything is there that was before this time.

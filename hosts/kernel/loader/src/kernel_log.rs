@@ -9,7 +9,7 @@ use std::{
 /// How the kernel names a scheduler of ours; the rest is the policy's name.
 const OURS: &str = "sched_ext: BPF scheduler \"ekiden_";
 
-/// Why the kernel let go of our scheduler, if that is the last that its log says of it. Of several policies only the one that came first
+/// Why the kernel let go of our scheduler, if that is the last that its log says of it. Where there are several policies, only the one that came first
 /// has the program, to which the kernel gives its reason. `None` where the log cannot be read.
 pub(crate) fn exit_reason() -> Option<String> {
     let mut log = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok()?;

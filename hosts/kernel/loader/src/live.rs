@@ -24,7 +24,7 @@ const RING_BYTES: u32 = 4 << 20;
 /// Evidence once it is a finding, as in papers/002.
 const EVIDENCE: Duration = Duration::from_millis(20);
 
-/// So many times that, at most, until an idle CPU has balanced: the kernel leaves up to 100 ms for each CPU between two times.
+/// Most looks of that length until an idle CPU has balanced: the kernel leaves up to 100 ms for each CPU between two times.
 const EVIDENCES: u32 = 12;
 
 /// How often to look at a suspicion before it is watched.
@@ -483,7 +483,7 @@ mod tests {
 
     use super::*;
 
-    /// Ten looks, 100 ms apart; in so many of them another CPU is idle beside two tasks on CPU 0.
+    /// Ten looks, 100 ms apart; in this many of them another CPU is idle beside two tasks on CPU 0.
     fn wasted_in(looks: u32, permille: u32) -> Option<Finding> {
         let sum = Sum { window: Duration::from_secs(1), permille, patience: Duration::from_millis(1) };
         let mut wasted = Wasted::new(sum);

@@ -186,7 +186,7 @@ pub struct HintTypes {
 /// A type of theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HintType {
-    /// Of its layout; that of a program has to be the same.
+    /// The fingerprint of its layout; a type of a program has to have an equal one.
     pub fingerprint: u64,
     /// Its size; 0 for nothing.
     pub bytes: u32,

@@ -22,7 +22,7 @@ pub(crate) fn call_log() -> *mut u8 {
     place
 }
 
-/// Gives the call that is under way more fuel: for so many loop iterations.
+/// Gives the call that is under way more fuel: for this many loop iterations.
 #[inline]
 pub(crate) fn refuel(iterations: i64) {
     // SAFETY: writes a variable of this CPU's, which only the call's own code looks at until it ends.

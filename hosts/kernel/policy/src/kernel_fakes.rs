@@ -59,7 +59,7 @@ extern "C" fn ekiden_wait_end(_wait: &Wait) {}
 
 /// What is at an address, as text.
 unsafe fn text(bytes: *const u8, len: usize) -> String {
-    // SAFETY: the caller has so many bytes there.
+    // SAFETY: the caller has this many bytes there.
     String::from_utf8_lossy(unsafe { core::slice::from_raw_parts(bytes, len) }).into_owned()
 }
 
@@ -70,11 +70,11 @@ unsafe extern "C" fn may_run(task: u64, cpu: u32) -> bool {
     task == SAYS.get() && cpu == 2
 }
 unsafe extern "C" fn fill(task: u64, words: *mut u64, len: usize) {
-    // SAFETY: there is room for so many words.
+    // SAFETY: there is room for this many words.
     unsafe { core::slice::from_raw_parts_mut(words, len) }.fill(task);
 }
 unsafe extern "C" fn idle_cpus(words: *mut u64, len: usize) {
-    // SAFETY: there is room for so many words.
+    // SAFETY: there is room for this many words.
     unsafe { core::slice::from_raw_parts_mut(words, len) }.fill(6);
 }
 unsafe extern "C" fn claim(task: u64, serial: u32, cpu: u32) -> u32 {
@@ -82,7 +82,7 @@ unsafe extern "C" fn claim(task: u64, serial: u32, cpu: u32) -> u32 {
     SAYS.get() as u32
 }
 unsafe extern "C" fn take_idle(task: u64, words: *const u64, len: usize) -> u32 {
-    // SAFETY: there are so many words, if any.
+    // SAFETY: there are this many words, if any.
     let words = (!words.is_null()).then(|| unsafe { core::slice::from_raw_parts(words, len) });
     note(std::format!("take_idle {task} {words:?}"));
     SAYS.get() as u32
@@ -93,7 +93,7 @@ unsafe extern "C" fn running(cpu: u32, weight: *mut u32, since_ns: *mut u64) -> 
     SAYS.get()
 }
 unsafe extern "C" fn notify(_: *const HostTable, queue: u32, bytes: *const u8, len: usize) -> u32 {
-    // SAFETY: there are so many bytes.
+    // SAFETY: there are this many bytes.
     note(std::format!("notify {queue} {}", unsafe { text(bytes, len) }));
     SAYS.get() as u32
 }
@@ -104,7 +104,7 @@ unsafe extern "C" fn group(_task: u64) -> u64 {
     SAYS.get()
 }
 unsafe extern "C" fn reason(_: *const HostTable, bytes: *const u8, len: usize) {
-    // SAFETY: there are so many bytes.
+    // SAFETY: there are this many bytes.
     note(std::format!("reason {}", unsafe { text(bytes, len) }));
 }
 unsafe extern "C" fn fault(_: *const HostTable) {
@@ -212,7 +212,7 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// Arguments for a machine with so many CPUs. All that they name is leaked.
+/// Arguments for a machine with this many CPUs. All that they name is leaked.
 pub(crate) fn args(nr_cpus: u32, params: &'static [u8]) -> CreateArgs {
     let (arena, topology) = (vec![0_u8; 1 << 12].leak(), Topology::flat(nr_cpus).to_words().leak());
     CreateArgs {

@@ -88,7 +88,7 @@ const TEXT_FUEL: i64 = 1 << 16;
 // SAFETY: this is a host, and it is not public.
 const OF_HOST: OfHost = unsafe { OfHost::new() };
 
-/// So many panics in `check_task_params`, whose memory is lost each time, and it is not asked any more.
+/// Panics in `check_task_params` after which it is not asked any more, as each loses memory.
 const CHECK_PANICS_MOST: u32 = 64;
 
 unsafe extern "C" {
@@ -183,7 +183,7 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     }
 }
 
-/// Of locks, nothing is known of what was here before.
+/// Forgets the locks of what was here before.
 fn begin_anew() {
     wait_as_the_host_does();
     ekiden_host::forget_locks(OF_HOST);

@@ -123,7 +123,7 @@ impl Blocks {
         Some(block)
     }
 
-    /// Of blocks above a page, some are aligned to a page only: takes the first that is aligned to more.
+    /// Some blocks above a page are aligned to a page only: takes the first that is aligned to more.
     #[cold]
     #[inline(never)]
     fn look_for(&mut self, class: usize, align: usize) -> Option<usize> {

@@ -108,7 +108,7 @@ enum Mode {
     TakenOut,
     /// That it is as it was.
     Exact,
-    /// So many calls have agreed, one after the other.
+    /// Number of calls that have agreed, one after the other.
     Unsure(u64),
 }
 
@@ -214,7 +214,7 @@ impl Run<'_> {
             return Ok(());
         }
         if mark.mark == Mark::GoOn {
-            // Of what was before, or of what another version has saved, nothing is known.
+            // Nothing is known of what was before, or of what another version has saved.
             self.lose();
             (self.instance, self.of_instance) = (mark.instance.max(self.instance), instance);
             return Ok(());

@@ -256,7 +256,7 @@ impl Simulation {
         self
     }
 
-    /// Makes something happen at `at_ns`. Of one time, what is injected first happens first.
+    /// Makes something happen at `at_ns`. At equal times, what is injected first happens first.
     pub fn inject(mut self, at_ns: u64, injection: Injection) -> Self {
         self.injections.push((at_ns, injection));
         self

@@ -39,7 +39,7 @@ fn nothing_is_left_to_chance_without_jitter() {
 
 macro_rules! every_policy {
     ($($module:ident $policy:ident)*) => {
-        /// Those of the traces of four loads under every policy.
+        /// The digests of the traces of four loads under every policy.
         fn digests() -> String {
             [$(digests_of::<ekiden_policies::$policy>()),*].concat()
         }

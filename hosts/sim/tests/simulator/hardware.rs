@@ -186,7 +186,7 @@ fn a_slice_lasts_one_tick_more_because_the_tick_itself_takes_time() {
         let runs = trace.records().filter(|record| record.what == What::Run).map(|record| record.time_ns);
         runs.skip(1).take(3).collect()
     };
-    // Of 20 ms, when ticks are 4 ms apart. The first task begins just after one.
+    // Slices of 20 ms, when ticks are 4 ms apart. The first task begins just after one.
     assert_eq!(runs(0), [24 * MS, 44 * MS, 64 * MS]);
     assert_eq!(runs(5_000), [24 * MS + 5_000, 48 * MS + 5_000, 72 * MS + 5_000]);
 }

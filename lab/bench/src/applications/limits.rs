@@ -3,7 +3,7 @@
 use super::{Kind, Line, Total};
 use crate::{BPF, DEFAULT, Judged};
 
-/// Of one program: its name, its measure (or none for its main one), numbers of CPUs, schedulers, the most that it may cost.
+/// The limits of one program: its name, its measure (or none for its main one), numbers of CPUs, schedulers, the most that it may cost.
 type OfProgram = (&'static str, Option<&'static str>, &'static [u32], &'static [&'static str], f64);
 
 const GENERAL: &[&str] = &["fifo", "wfq", "eevdf", "cfs", "bpfland"];

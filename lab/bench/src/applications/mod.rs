@@ -205,7 +205,7 @@ impl Applications {
         cpus
     }
 
-    /// The schedulers that were measured on so many CPUs, the kernel's own first.
+    /// The schedulers that were measured on this many CPUs, the kernel's own first.
     fn schedulers(&self, cpus: u32) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for cell in self.lines.iter().filter(|line| line.cpus == cpus).flat_map(|line| &line.cells) {

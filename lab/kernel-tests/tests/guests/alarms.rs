@@ -42,7 +42,7 @@ fn seconds() -> u64 {
 /// The loads: a name, and a line for the guest's shell. More tasks than CPUs, so that there is something to balance.
 fn loads(seconds: u64) -> Vec<(String, String)> {
     let stress = |name: &str| {
-        // Those that the guest's memory is too small for by default, or its CPUs.
+        // Stressors for which the guest has too little memory by default, or too few CPUs.
         let most = match name {
             "clone" => "--clone-max 64",
             "forkheavy" => "--forkheavy-procs 64",
@@ -54,7 +54,7 @@ fn loads(seconds: u64) -> Vec<(String, String)> {
         };
         // Real-time threads, which would leave this slow machine nothing for others.
         let workers = if name == "mutex" { 2 } else { 6 };
-        // Those that refuse to run as root.
+        // Stressors that refuse to run as root.
         let program = match name {
             "exec" | "spawn" => {
                 "chmod a+rwx /tmp; cd /tmp; exec start-stop-daemon -S -c 65534:65534 -x /bin/stress-ng --"

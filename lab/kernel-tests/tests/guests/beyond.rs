@@ -23,7 +23,7 @@ fn a_user_who_fills_the_task_table_takes_no_cpu_from_others(guest: &TestGuest) {
     }
 }
 
-/// On so many CPUs, those without room have at least such a share of the time, and no task may wait longer than that.
+/// On this many CPUs, those without room have at least such a share of the time, and no task may wait longer than that.
 pub(crate) fn fills_the_table(guest: &TestGuest, policy: &str, cpus: u64, share: f64, longest_ms: f64) {
     let report = &guest.guest_test(&format!("beyond --modules /lab --policy {policy}"))[0];
     println!("{report}");
@@ -46,7 +46,7 @@ pub(crate) fn fills_the_table(guest: &TestGuest, policy: &str, cpus: u64, share:
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-/// As many as `EKIDEN_CROWD` says, under one policy at this turn and under another at the next. Of 40,000 tasks, 7,000 would have no room.
+/// `EKIDEN_CROWD` tasks, under one policy at this turn and under another at the next. There would be no room for 7,000 of 40,000.
 fn no_task_of_a_crowd_waits_longer_because_the_table_has_no_room(guest: &TestGuest) {
     let tasks: u32 =
         std::env::var("EKIDEN_CROWD").map_or(4_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));

@@ -29,7 +29,7 @@ fn rounds() -> usize {
 const PARTS: usize = 6;
 const THIRDS: usize = 3;
 
-/// The part of the day of `faults` that can happen on so many CPUs, where each CPU has its turns: there, what asks for too much is taken out, and
+/// The part of the day of `faults` that can happen on this many CPUs, where each CPU has its turns: there, what asks for too much is taken out, and
 /// not only held back. In six days all are done, and `EKIDEN_TURN=all`, as `ekiden faults --vm`, does all.
 fn all_are_named(guest: &TestGuest, faults: usize, after: usize) {
     let parts = of_today(PARTS, after).into_iter();
@@ -55,7 +55,7 @@ fn third_is_contained(guest: &TestGuest, faults: usize, beside: bool, third: usi
     reports
 }
 
-/// All faults of these reports were contained, and there are so many.
+/// Asserts that all faults of these reports were contained, and that there are `faults`.
 pub(crate) fn all_ended_well(reports: &[Value], faults: usize) {
     for report in reports {
         println!("{report}");

@@ -25,7 +25,7 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |number| number.parse().expect("it is a number"))
 }
 
-/// Of which seed they are: this one has a loop of pauses, which once took 22 seconds.
+/// The seed of the policies: this one has a loop of pauses, which once took 22 seconds.
 pub(crate) fn seed() -> u64 {
     number("EKIDEN_GENERATED_SEED", 7)
 }

@@ -181,7 +181,7 @@ fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(guest: &Test
     assert_eq!(heard, ["OtherTypes", "OpenAnew", "OpenAnew"], "{report}");
     assert!(text(anew, "old_types").contains("hints are of another type"), "{report}");
     assert_eq!((&anew["woken"], &anew["answered"], &anew["open"]), (&true.into(), &true.into(), &1.into()), "{report}");
-    // Of queues that are closed, too; those of bad values and those that were flooded away among them.
+    // Closed queues count, too; bad values and hints that were flooded away are among them.
     let counted = [0, 1, 2, 3].map(|at| number("counted", at));
     assert!(report["opened_in_all"].as_u64() > report["opened"].as_u64(), "{report}");
     assert!(counted[0] >= taken && counted[1] >= number("refused", 1), "{report}");

@@ -26,7 +26,7 @@ pub(crate) struct TestGuest {
 /// A machine that tests name: its kernel, its CPUs, and what it has besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
-    /// The newest kernel that passes the pre-flight, with so many CPUs.
+    /// The newest kernel that passes the pre-flight, with this many CPUs.
     Newest(u32),
     /// The newest kernel with two CPUs that have fair turns, for tests that judge how long tasks wait, or what share of the time anything has. What
     /// other tests leave to the kernel's workers, such as hundreds of control groups that have ended, would wait with them.
@@ -274,7 +274,7 @@ fn prepared() -> PathBuf {
 /// Builds what guests need, without booting any.
 pub(crate) fn prepare() {
     let cache = Cache::from_env().unwrap();
-    // Of the last time, if there is one.
+    // A file of the last time, if there is one.
     let _ = fs::remove_file(prepared());
     let of = |kernel: Kernel| (kernel.release().to_owned(), modules(&cache, &kernel));
     let built: Modules = [newest_kernel(), older_kernel()].map(of).into();

@@ -24,7 +24,7 @@ const IN_BOTH_MACHINES: [[&str; 2]; 7] = [
     ["policies_come_are_ordered_and_leave_and_nothing_is_refused", "in_parallel_policies_come_are_ordered_and_leave"],
 ];
 
-/// So many policies, others at each turn, each as often as any other. `EKIDEN_POLICIES=all` is all of them, `EKIDEN_POLICIES=wfq,cfs` those two.
+/// `count` policies, others at each turn, each as often as any other. `EKIDEN_POLICIES=all` is all of them, `EKIDEN_POLICIES=wfq,cfs` those two.
 pub(crate) fn some_policies(count: usize) -> Vec<&'static str> {
     let wanted = env::var("EKIDEN_POLICIES").unwrap_or_default();
     let policies = match wanted.as_str() {
@@ -36,7 +36,7 @@ pub(crate) fn some_policies(count: usize) -> Vec<&'static str> {
     policies
 }
 
-/// Which of so many parts of something have this turn, counted from 0: one of them, `after` turns later the one that is next to it. `EKIDEN_TURN=2`
+/// Which of this many parts of something have this turn, counted from 0: one of them, `after` turns later the one that is next to it. `EKIDEN_TURN=2`
 /// does what has that turn, and `EKIDEN_TURN=all` does all of them.
 pub(crate) fn of_today(parts: usize, after: usize) -> Vec<usize> {
     println!("EKIDEN_TURN={}", today().map_or("all".to_owned(), |day| day.to_string()));

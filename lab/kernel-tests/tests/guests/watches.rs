@@ -105,7 +105,7 @@ fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait(guest: &TestGuest) {
         assert_eq!((&report["findings"], &report["links_left"]), (&serde_json::json!([]), &0.into()), "{report}");
         assert_eq!(report["scheduler"].is_null(), policy.is_empty(), "{report}");
     }
-    // Of two CPUs, all of their time; but the policy leaves them on one.
+    // The group may use all time of two CPUs; but the policy leaves its tasks on one.
     let report = &guest.guest_test("limited --modules /lab --policy fifo --quota-us 2000000")[0];
     println!("{report}");
     let limited = &numbers(&report["pids"])[1..];
@@ -140,7 +140,7 @@ fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(guest: &Test
     guest.shell("mkdir -p -m 777 /tmp/all /tmp/small; mount -t tmpfs -o size=16k none /tmp/small");
     let ekiden = "/lab/programs/ekiden";
     let nobody = format!("start-stop-daemon -S -c 65534:65534 -x {ekiden} --");
-    // Of this command alone.
+    // Only this command lacks it.
     let without = |what: &str| format!("unshare -m sh -c 'mount -t tmpfs none {what}; exec \"$@\"' - {ekiden}");
     let no_btf = without("/sys/kernel/btf");
     // Ended, or what it looks at is, as soon as it says what it does.

@@ -26,7 +26,7 @@ use crate::{machine::Shape, progress::Progress, request::Measurement};
 /// How long the kernel may take to put away what it no longer needs.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Memory that so many sleeping tasks need in a guest.
+/// Memory that this many sleeping tasks need in a guest.
 const GUEST_MIB: u32 = 2048;
 
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ impl MemoryBench {
     }
 }
 
-/// What so many tasks take in kernel memory.
+/// What this many tasks take in kernel memory.
 fn cost(tasks: u32) -> Result<KernelMemory> {
     let before = memory()?;
     let this = std::env::current_exe().context("cannot find this program")?;

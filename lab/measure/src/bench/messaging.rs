@@ -78,7 +78,7 @@ impl Measurement for MessagingBench {
 }
 
 impl MessagingBench {
-    /// As many messages as by default.
+    /// A bench with the default number of messages.
     pub(crate) fn new(candidates: Candidates, repeat: u32) -> Self {
         Self { candidates, repeat, groups: GROUPS, pairs: PAIRS, loops: LOOPS }
     }

@@ -90,7 +90,7 @@ impl Bench {
     pub fn needs(&self) -> Needs {
         match &self.which {
             Which::Sim(bench) => bench.needs(),
-            // Those of the others are in a kernel.
+            // Policies of the other benches are in a kernel.
             _ => Needs::default(),
         }
     }

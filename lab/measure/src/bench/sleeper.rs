@@ -23,7 +23,7 @@ const UNEVEN: &str = "most / least CPU time of a hog";
 const SLEEP_NS: u64 = 5_000_000;
 const MS: u64 = 1_000_000;
 
-/// A real run keeps so many moments of a task; a wake-up takes two.
+/// A real run keeps this many moments of a task; a wake-up takes two.
 const WAKEUPS_MAX: usize = 500;
 
 /// What must be reached beside the kernel's own scheduler.

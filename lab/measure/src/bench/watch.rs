@@ -62,7 +62,7 @@ const BPF_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 const LOST: Limit = Limit { name: "events lost, a pipe on each of 4 CPUs", at_most: 0.0 };
 const CPUS: u32 = 4;
 
-/// What a guest needs for so many threads.
+/// What a guest needs for this many threads.
 const GUEST_MEMORY_MIB: u32 = 3_072;
 
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
@@ -234,7 +234,7 @@ impl Measurement for WatchBench {
                 let checker = beside.as_ref().filter(|_| name == CHECKER);
                 let _stats = checker.map(|_| BpfStats::start()).transpose()?;
                 for (place, own, _) in CHECKED {
-                    // So many threads at once take long, and nothing was promised of recording them.
+                    // Threads in such numbers take long, and nothing was promised of recording them.
                     if place == MESSAGING && (name == RECORDER || turn == 0) {
                         continue;
                     }

@@ -6,7 +6,7 @@ use ekiden_workload::{
     builtin::{self, Where},
 };
 
-/// What is compared unless other loads are named. Those with `on=0` are about one CPU.
+/// What is compared unless other loads are named. Loads with `on=0` are about one CPU.
 pub(super) const COMPARED: [&str; 8] = [
     "pipes:round_trips=3000:on=0",
     "pipe-across",

@@ -53,7 +53,7 @@ pub(super) struct Shown {
 pub(super) struct Run {
     pub(super) policy: String,
     pub(super) load: String,
-    /// Of each repeat; empty if the policy was taken out.
+    /// One for each repeat; empty if the policy was taken out.
     pub(super) shown: Vec<Shown>,
 }
 

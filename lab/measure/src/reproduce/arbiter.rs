@@ -19,7 +19,7 @@ const MOST: u32 = 7;
 const LEAST: u32 = 2;
 /// The eighth is for everything else, here the thread of the server that asks.
 const BACKGROUND: u32 = MOST;
-/// Clients are on machines of their own, as in the paper; here each is on a CPU of its own behind those. So many that what it costs one of
+/// Clients are on machines of their own, as in the paper; here each is on a CPU of its own behind those. There are enough that what it costs one of
 /// them to wake a thread up does not hold the next request up.
 const CLIENTS: u32 = 16;
 const ALL_CPUS: u32 = MOST + 1 + CLIENTS;
@@ -32,9 +32,9 @@ const MS: u64 = 1_000 * US;
 const BASE_NS: u64 = 6 * US;
 const MORE_NS: u64 = 2 * US;
 const UPDATE_TIMES: u64 = 2;
-/// Of 100 requests so many are updates, at random places.
+/// Updates among 100 requests, at random places.
 const UPDATES: u64 = 3;
-/// Each thread of the server draws so many requests; then the same come again.
+/// Each thread of the server draws this many requests; then the same come again.
 const DRAWN: usize = 1_000;
 
 /// Requests a second that use up all CPUs of the server, if nothing else costs anything.
@@ -43,7 +43,7 @@ const CAPACITY: f64 =
 
 /// So long an activation looks for requests before it gives its CPU back: what it costs to come back from a deep idle state.
 const PATIENCE_NS: u64 = 100 * US;
-/// Where so many requests wait, one for each CPU that there may be, another activation begins.
+/// Where this many requests wait, one for each CPU that there may be, another activation begins.
 const TOO_MANY: u32 = MOST;
 
 /// What is simulated before it counts.
@@ -51,7 +51,7 @@ const WARM_UP_NS: u64 = 50 * MS;
 
 /// Loads, in percent of [`CAPACITY`].
 const LOADS: [u64; 13] = [1, 10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 100];
-/// Of what arrives, so much must be served, or the load is too much.
+/// The least share of arriving requests that must be served, or the load is too much.
 const KEEPS_UP: f64 = 0.99;
 
 /// Numbers in the load: pipes of requests, of activations that are awake, of changes of that, and of those that sleep, whose condition is the
@@ -244,7 +244,7 @@ fn workload(who: Who, seed: u64, load_percent: u64, lasts_ns: u64, model: &Model
     Workload::new("arbiter", ALL_CPUS, tasks).lasting(lasts_ns)
 }
 
-/// A server over activations, the threads that its own first thread starts. That one asks for as many CPUs as are awake of them. Those that
+/// A server over activations, the threads that its own first thread starts. That one asks for a CPU for each that is awake. Threads that
 /// have nothing to do are asleep by then, so that it is their CPUs that are taken.
 fn server(servings: impl Fn(u32) -> Vec<[Step; 3]>) -> TaskSpec {
     let ask = |ask: u32, thread: HintWord, cpus: HintWord| {
@@ -364,7 +364,7 @@ mod tests {
         let [few, many] = [10, 90].map(|load| point(Who::Arbiter, load));
         assert!((1.9..2.5).contains(&few.cpus_used) && many.cpus_used > 6.5, "{few:?} {many:?}");
         assert!(few.keeps_up() && many.keeps_up(), "{few:?} {many:?}");
-        // As many as come, and they come as often as they should.
+        // All requests that come are served, and they come as often as they should.
         let expected = CAPACITY * 0.9;
         assert!(many.n > 30_000 && (many.offered_per_s / expected - 1.0).abs() < 0.05, "{many:?}, of {expected}");
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::requests::{Requests, Served, percentile_us, simulate, waits_between};
 use crate::{failure::Exit, parallel, policies, progress::Progress};
 
-/// The load as the paper has it: workers on so many CPUs, one more for who sends requests, and one for everything else.
+/// The load as the paper has it: workers on this many CPUs, one more for who sends requests, and one for everything else.
 const WORKERS: u32 = 50;
 const CPUS: u32 = 5;
 const SENDER: u32 = CPUS;
@@ -24,7 +24,7 @@ const MS: u64 = 1_000 * US;
 const SHORT_NS: u64 = 4 * US;
 const LONG_NS: u64 = 10 * MS;
 
-/// Of so many requests to a worker two are long, at random places; then the same comes again.
+/// Two of this many requests to a worker are long, at random places; then the sequence repeats.
 const BLOCK: usize = 400;
 const LONG_OF_BLOCK: usize = 2;
 
@@ -325,7 +325,7 @@ mod tests {
         let dispersive = Dispersive { seed: 1, ms: 200, json: false, check: false };
         let [shinjuku, eevdf] = [Who::Shinjuku, Who::Eevdf].map(|who| dispersive.point(who, 70, false).unwrap());
         assert!(shinjuku.n > 10_000 && eevdf.n > 10_000, "{shinjuku:?} {eevdf:?}");
-        // As many as come, and they come as often as they should.
+        // All requests that come are served, and they come as often as they should.
         let expected = CAPACITY * 0.7;
         assert!((shinjuku.offered_per_s / expected - 1.0).abs() < 0.05, "{shinjuku:?}, of {expected}");
         assert!(shinjuku.short_p999_us.unwrap() * 10.0 < eevdf.short_p999_us.unwrap(), "{shinjuku:?} {eevdf:?}");

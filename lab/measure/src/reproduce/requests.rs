@@ -84,7 +84,7 @@ impl Requests {
                 },
             }
         }
-        // Those that are still being served began as well; without them others would be taken for theirs.
+        // Requests that are still being served began as well; without them others would be taken for theirs.
         let nth = |worker| counts.get(&worker).copied().unwrap_or_default();
         let open = begun.into_iter();
         let open = open.map(|(worker, begin_ns)| Served { begin_ns, end_ns: u64::MAX, worker, nth: nth(worker) });

@@ -7,7 +7,7 @@ use crate::{
     own, policies,
 };
 
-/// Those that another one comes beside in a guest test.
+/// Policies that another one comes beside in a guest test.
 const OTHERS: [&str; 2] = ["wfq", "cfs"];
 
 /// The policies, in several roles.
@@ -52,7 +52,7 @@ impl Chosen {
         Ok(if names.is_empty() { Self::of_ekiden() } else { Self::named(&names) })
     }
 
-    /// Those whose modules are built from the project, as they do not come with Ekiden.
+    /// Policies whose modules are built from the project, as they do not come with Ekiden.
     pub(super) fn own(&self) -> Vec<String> {
         self.policies.iter().filter(|name| !is_ours(name)).cloned().collect()
     }

@@ -45,7 +45,7 @@ pub(super) fn nothing() -> Step {
     Step::new("nothing", GuestTest::Still { seconds: 10 })
 }
 
-/// Those beside a hostile neighbour. Each time, it does something else.
+/// Steps beside a hostile neighbour. Each time, it does something else.
 pub(super) fn beside_neighbour(policies: &[String]) -> Vec<Step> {
     let storm = |policy: &String| {
         let storm = |policy: String| move |seed| GuestTest::Storm { policy: policy.clone(), neighbour: Some(seed) };

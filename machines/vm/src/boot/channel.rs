@@ -191,7 +191,7 @@ impl Running {
             Ok(Reply::Output { data, .. }) => self.stderr.extend(data),
             Ok(Reply::Exited { status, .. }) => self.status = Some(status),
             Ok(Reply::Failed { error, .. }) => {
-                // Of a command that runs, a signal or input can fail; then there is still an end to wait for.
+                // A signal to a command that runs can fail, or its input; then there is still an end to wait for.
                 if self.pid.is_none() {
                     self.status = Some(Status::Code(127));
                 }

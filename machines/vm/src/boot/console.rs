@@ -44,7 +44,7 @@ const BAD_NEWS: &[&str] = &[
     "Out of memory:",
 ];
 
-/// So many lines follow from the first bad news: a stall's report names every CPU, and the registers and the stack of one.
+/// Lines that are read from the first bad news on: a stall's report names every CPU, and the registers and the stack of one.
 const FINDING_LINES: usize = 80;
 
 /// What is said of a machine that was lost in this way.

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-/// Its name. Those of Ekiden's own modules begin with `ekiden`, and are unloaded together.
+/// Its name. Names of Ekiden's own modules begin with `ekiden`, and are unloaded together.
 pub(crate) const MODULE: &str = "stale_int3";
 
 /// What it is made of.

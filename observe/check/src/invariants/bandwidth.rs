@@ -49,7 +49,7 @@ impl Budget {
 }
 
 impl Bandwidth {
-    /// For a machine of so many CPUs.
+    /// For a machine of this many CPUs.
     pub fn new(nr_cpus: usize) -> Self {
         Self { nr_cpus: nr_cpus as u64, groups: BTreeMap::new(), of_task: BTreeMap::new() }
     }

@@ -16,7 +16,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// For a machine of so many CPUs.
+    /// For a machine of this many CPUs.
     pub fn new(nr_cpus: usize) -> Self {
         Self { order: LockOrder::new(nr_cpus) }
     }

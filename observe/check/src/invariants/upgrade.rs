@@ -15,7 +15,7 @@ use crate::{Check, View, Violation};
 pub struct UpgradeKeepsTasks {
     within_ns: u64,
     under_way: bool,
-    /// Those that waited when it began, and have not been seen elsewhere since, with their CPUs.
+    /// Tasks that waited when it began, and have not been seen elsewhere since, with their CPUs.
     left: BTreeMap<u32, u32>,
     ended_ns: u64,
 }

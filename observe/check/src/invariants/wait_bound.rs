@@ -13,7 +13,7 @@ use crate::{Check, View, Violation};
 pub struct WaitBound {
     bound_ns: u64,
     next_look_ns: u64,
-    /// Those that wait too long and have been reported.
+    /// Tasks that wait too long and have been reported.
     known: HashSet<u32>,
 }
 

@@ -36,7 +36,7 @@ pub struct WastedTime {
 }
 
 impl WastedTime {
-    /// At most so many thousandths of the CPU time of a window, not counting what a task waits for at first, for `patience_ns`.
+    /// At most this many thousandths of the CPU time of a window, not counting what a task waits for at first, for `patience_ns`.
     pub fn new(window_ns: u64, permille: u32, patience_ns: u64, nr_cpus: usize) -> Self {
         Self {
             windows: WasteWindows::new(window_ns.max(1)),

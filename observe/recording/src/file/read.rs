@@ -32,7 +32,7 @@ pub enum Item {
         /// How many.
         lost: u64,
     },
-    /// The recording breaks off, or nearly ends. Of what follows some CPUs lack calls that others have, or the end of one;
+    /// The recording breaks off, or nearly ends. After that, some CPUs lack calls that others have, or the end of one;
     /// then comes the error, if there is one.
     Torn,
 }
@@ -59,7 +59,7 @@ pub struct RecordingReader<R> {
     streams: Vec<Stream>,
     /// Where the stream of each CPU is.
     index: BTreeMap<u32, usize>,
-    /// Of each stream the time of its next entry, or before which it has none, its CPU, and where it is.
+    /// The streams by the time of the next entry, or before which it has none: that time, its CPU, and where it is.
     order: BinaryHeap<Reverse<(u64, u32, usize)>>,
     decompressor: zstd::bulk::Decompressor<'static>,
     pass_ns: u64,

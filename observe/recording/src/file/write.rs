@@ -95,7 +95,7 @@ impl<W: Write> RecordingWriter<W> {
         Ok(())
     }
 
-    /// Says what an instance of a policy is, before its first mark is written. Those that the header tells need not be.
+    /// Says what an instance of a policy is, before its first mark is written. Instances that the header tells need not be.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -133,7 +133,7 @@ impl Distribution {
         Some(format!("{start} {}", packages.join(" ")))
     }
 
-    /// The packages that bring something. Those of Rust are what a distribution usually has: apt itself knows better, see
+    /// The packages that bring something. Packages of Rust are what a distribution usually has: apt itself knows better, see
     /// `rust_set.rs`. `release` is that of the running kernel.
     pub(crate) fn packages(self, need: Need, release: &str) -> Vec<String> {
         if let (true, Some(roles)) = (self.has_apt(), rust_roles(need)) {

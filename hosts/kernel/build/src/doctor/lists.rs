@@ -130,7 +130,7 @@ fn is_one_new_version(release: &str, fresh: &Fresh, rust: &RustSet) {
     assert_eq!(fresh.versions(&all), vec![rust.version.clone(); 5], "{release}: {rust:?}");
     let minor: u32 = rust.version.strip_prefix("1.").unwrap().split('.').next().unwrap().parse().unwrap();
     assert!(minor >= 85, "{release}: {rust:?}");
-    // Of all sets that would do it is the newest.
+    // The set is the newest of all that would do.
     for other in ["plain", "web"] {
         let versions = fresh.versions(&rust_set::packages(other, &ROLES));
         let is_whole = versions.len() == 5 && versions.iter().all(|version| *version == versions[0]);

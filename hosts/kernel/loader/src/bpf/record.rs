@@ -324,7 +324,7 @@ fn since(record: Record, begin_ns: u64) -> Record {
     Record { time_ns: record.time_ns.saturating_sub(begin_ns), ..record }
 }
 
-/// Which tasks there are, and where they were when the recording began. Of one that did something before it was looked
+/// Which tasks there are, and where they were when the recording began. If one did something before it was looked
 /// at, records tell where it is. Without `nr_cpus`, their sets of CPUs are not told.
 fn present(tasks: &[TaskSeen], early: &[Record], nr_cpus: Option<u32>, time_ns: u64) -> Vec<Record> {
     let mut records = Vec::new();

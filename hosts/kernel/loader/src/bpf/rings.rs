@@ -37,7 +37,7 @@ pub(crate) struct Rings {
     next: Vec<u64>,
 }
 
-/// How many records, a power of two, a ring of so many bytes has, and how many bytes it takes.
+/// How many records, a power of two, a ring of this many bytes has, and how many bytes it takes.
 pub(crate) fn size(bytes: usize) -> (u64, usize) {
     let records = (bytes / size_of::<Raw>()).max(64);
     let records = 1 << records.ilog2();

@@ -21,7 +21,7 @@ fn want(queue: u32, cpus: u32, priority: u32) -> Step {
     ask(queue, Ask::Cpus, HintWord::Value(0), cpus, priority)
 }
 
-/// An application whose first thread does `program`, with so many activations that do `work`.
+/// An application whose first thread does `program`, with this many activations that do `work`.
 fn application(
     name: &str,
     queue: u32,
@@ -74,7 +74,7 @@ fn had(result: &SimReport, from_ms: u64, until_ms: u64) -> BTreeMap<String, [f64
     for record in result.trace.records() {
         match record.what {
             What::New => {
-                // Those that have no parent come in the order of the load.
+                // Applications that have no parent come in the order of the load.
                 let parent = names.get(&(record.value as u32)).cloned();
                 names.insert(record.pid, parent.or_else(|| roots.next()).unwrap());
             }
@@ -114,7 +114,7 @@ fn an_application_has_no_more_cpus_than_asked_for_activations_or_allowed() {
         [(1, 3, "", 1), (3, 2, "", 2), (9, 4, "", 3), (9, 4, "left=3", 1), (9, 4, "left=4", 0)]
     {
         let asks = application("asks", 0, activations, stubborn(), [want(0, wanted, 1), sleep(1_000)]);
-        // So many others that what is left is shared by all.
+        // There are enough other tasks that all share what is left.
         let result = run(params, hogs(4).chain([asks]));
         let had = had(&result, 100, 400);
         assert_eq!(of_its_own(&had, "asks"), expected, "{wanted} wanted, {activations} activations, {params}: {had:?}");
@@ -229,7 +229,7 @@ fn who_names_threads_of_others_or_none_gets_no_cpu() {
 
 #[test]
 fn the_application_is_told_what_it_is_given_asked_for_and_loses() {
-    // Marks say when its first thread has read so many notices.
+    // Marks say when its first thread has read this many notices.
     let read = |times| (0..times).map(|_| Step::ReadNotice { queue: 0 }).chain([Step::Mark]);
     let told = read(3).chain(read(2)).chain(read(2));
     let low = application("low", 0, 3, stubborn(), [want(0, 3, 1)].into_iter().chain(told).chain([sleep(1_000)]));

@@ -201,7 +201,7 @@ mod tests {
         let text: Vec<String> =
             figures.iter().map(|(what, value)| format!("{} {value:.2} {}", what.measure, what.unit)).collect();
         assert_eq!(text, expected);
-        // Of a program that has printed nothing, there are none.
+        // A program that has printed nothing has no figures.
         assert!(read(&Ran { output: String::new(), ..ran }).is_err());
     }
 

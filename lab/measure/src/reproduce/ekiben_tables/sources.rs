@@ -82,7 +82,7 @@ struct Part {
 struct PolicyLines {
     policy: String,
     lines: usize,
-    /// Of what it shares with others, which is not in its lines.
+    /// Lines of what it shares with others, which `lines` leaves out.
     shared: Option<usize>,
     /// The paper's, and how many lines that has.
     paper: Option<(&'static str, u32)>,
@@ -142,7 +142,7 @@ impl Sources {
 
 fn part(row: &Counterpart, components: &[Component]) -> Part {
     let Counterpart { name, language, lines, unsafe_lines, ours } = *row;
-    // Of the folders with C, some have Rust as well, which is a row of its own; `BPF C` is C.
+    // Some of the folders with C have Rust as well, which is a row of its own; `BPF C` is C.
     let is_it = |part: &&Component| ours.contains(&part.name.as_str()) && part.language.ends_with(language);
     let mut count = UnsafeCount::default();
     components.iter().filter(is_it).for_each(|part| count += part.count);
@@ -157,7 +157,7 @@ fn part(row: &Counterpart, components: &[Component]) -> Part {
     }
 }
 
-/// Of a policy that comes with Ekiden; of others there is nothing to say.
+/// Counts the lines of a policy that comes with Ekiden; `None` for any other.
 fn lines(directory: &Path, policy: &str) -> Result<Option<PolicyLines>> {
     let path = directory.join(policy.replace('-', "_")).with_extension("rs");
     let Ok(text) = fs::read_to_string(&path) else { return Ok(None) };

@@ -31,7 +31,7 @@ fn limits() -> Limits {
 /// A fix that wastes more is none; a tenth is chance.
 const MOST_WASTE: f64 = 1.1;
 
-/// A figure agrees with the paper's if it is at most so many times greater or smaller.
+/// A figure agrees with the paper's if it is at most this many times greater or smaller.
 const WITHIN: f64 = 1.5;
 
 #[derive(Args)]
