@@ -94,7 +94,7 @@ impl AgentOptions {
     }
 }
 
-/// What is printed at the end.
+/// The summary that is printed at the end.
 #[derive(Serialize)]
 struct Ended<'a> {
     policy: &'a str,
@@ -156,7 +156,7 @@ impl AgentCommand {
         Ok(code)
     }
 
-    /// What is saved if the policy is taken out.
+    /// The flight recorder, to save if the policy is taken out.
     fn flight(&self, agent: &Agent) -> Result<Option<Flight>> {
         let Some(call_log) = agent.call_log()? else { return Ok(None) };
         let (call_log, header) = (RefCell::new(call_log), agent.header("flight recorder")?);

@@ -128,7 +128,7 @@ fn is_given(matches: &ArgMatches, option: &str) -> bool {
     matches.value_source(option) == Some(ValueSource::CommandLine)
 }
 
-/// What is wrong with a command line: an option that is given and not used.
+/// Why a command line is refused: an option is given and not used.
 pub(crate) fn refuse(root: &Command, matches: &ArgMatches) -> Option<String> {
     let (mut command, mut matches, mut path) = (root, matches, Vec::new());
     while let Some((name, of_sub)) = matches.subcommand() {
@@ -270,7 +270,7 @@ mod tests {
             line.extend(path.clone());
             match mode.when {
                 When::Is(_, value) => line.push(value.to_owned()),
-                // What is given makes another needless, as `--live` the trace.
+                // An option makes another one needless, as `--live` the trace.
                 When::Given("live") => {}
                 _ => line.extend(positionals().map(|_| "pipe".to_owned())),
             }

@@ -15,7 +15,7 @@ const LABELS: &[&str] = &["policy", "number"];
 /// A figure of a policy, or of its queues: its name, what it says, and how much it is.
 type Figure<Of = PolicyStatus> = (&'static str, &'static str, fn(&Of) -> u64);
 
-/// What is counted of a policy's queues of hints.
+/// Counters of a policy's queues of hints.
 const QUEUE_COUNTERS: &[Figure<HintQueues>] = &[
     ("ekiden_hint_queues_opened_total", "Queues of hints that programs have opened.", |queues| queues.opened),
     ("ekiden_hints_total", "Hints that the policy has heard in queues.", |queues| queues.counts.hints),

@@ -206,7 +206,7 @@ impl Sim {
         }
         let result = match result {
             Ok(result) => result,
-            // What is known up to there says more than that it did not finish.
+            // The report up to there says more than that it did not finish.
             Err(SimError::Unfinished { at_ns, why, stuck, so_far }) => {
                 drop(busy);
                 eprintln!("{}", so_far.report);

@@ -200,7 +200,7 @@ fn a_machine_outlives_commands_that_are_ended_or_killed_and_says_who_uses_it() {
     let stat = fs::read_to_string(format!("/proc/{}/stat", seen["pid"])).unwrap_or_default();
     // A zombie is over, too.
     assert!(stat.is_empty() || stat.contains(") Z "), "QEMU is left: {stat}");
-    // What is known of a machine that was ended by force is kept for people to look at.
+    // The files of a machine that was ended by force are kept for people to look at.
     let files = Path::new(seen["share"].as_str().unwrap()).parent().unwrap();
     assert!(files.join("console.log").exists());
     fs::remove_dir_all(files).unwrap();

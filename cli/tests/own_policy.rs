@@ -75,7 +75,7 @@ fn every_command_has_a_policy_of_ones_own_as_it_has_ours() {
     let and = |more: &[&'static str]| [&sim[..], more].concat();
     let first = good(&and(&["--trace", "out", "--record", "out.ekirec", "--machine", "1x2x2x1"]), "check passed");
     assert!(first.contains("Compiling round-trip"), "{first}");
-    // What is up to date is not built again.
+    // An up-to-date policy is not built again.
     let second = good(&and(&["--report", "out.html", "--invariants"]), "next: open out.html");
     assert!(!second.contains("Compiling"), "{second}");
     assert!(fs::read_to_string(project.join("out.html")).unwrap().contains("<html"));

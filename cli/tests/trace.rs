@@ -213,7 +213,7 @@ fn a_piece_is_a_trace_for_every_command() {
     traced.good(&["view", "piece", "--report", "piece.html"]);
     traced.good(&["trace", "export", "piece", "piece.pftrace"]);
 
-    // What is printed of that time, and of one CPU, is the same.
+    // The lines of that time, and of one CPU, are equal.
     let later = |line: &str| -> String {
         let (time, rest) = line.trim_start().split_once(' ').unwrap();
         let (us, ns) = time.split_once('.').unwrap();
@@ -317,7 +317,7 @@ fn a_recording_of_calls_tells_which_cpus_were_considered() {
     let (_, both) = all("both");
     assert_eq!(considered(&both), considered(&of_sets));
 
-    // What is not of the same time, or might not be.
+    // Traces that are of another time, or might be.
     write("kernel", &Header { host: Host::Kernel, ..header.clone() });
     write("small", &Header { cpus: header.cpus[..2].to_vec(), ..header });
     for (trace, why) in [("kernel", "one of the two is of a kernel"), ("small", "another number of CPUs")] {

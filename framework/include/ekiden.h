@@ -179,7 +179,7 @@ static inline int ekiden_choose(pid_t tid, int number, int inherit)
 
 /*
  * The same with a name, and with what is set for the thread, of what the policy has for a task: "name=number", separated by blanks or
- * commas. What is not in it is as by default. With EINVAL, the reason is in `reason`, a text of less than `reason_len` bytes.
+ * commas. Parameters that are not in it have their defaults. With EINVAL, the reason is in `reason`, a text of less than `reason_len` bytes.
  */
 static inline int ekiden_choose_with(pid_t tid, const char *name, int inherit, const char *params, char *reason, size_t reason_len)
 {

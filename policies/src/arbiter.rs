@@ -94,7 +94,7 @@ struct Place {
     activation: Shared<u64>,
 }
 
-/// What is known of a task; of one that is no activation, only its thread id, where it ran and whether it sleeps.
+/// State of a task; for one that is no activation, only its thread id, where it ran and whether it sleeps.
 #[derive(Default, Layout)]
 struct Activation {
     pid: Shared<u32>,

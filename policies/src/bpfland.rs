@@ -51,7 +51,7 @@ struct Times {
     threshold_max: u64,
 }
 
-/// What is known of one task. Changed only in calls about that task, which never overlap.
+/// State of one task. Changed only in calls about that task, which never overlap.
 #[derive(Default, Layout)]
 struct Account {
     is_interactive: AtomicBool,

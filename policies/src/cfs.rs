@@ -34,7 +34,7 @@ struct RunQueue {
     running: Shared<u64>,
 }
 
-/// What is known of one task. Changed only in calls about that task, which never overlap.
+/// State of one task. Changed only in calls about that task, which never overlap.
 #[derive(Default, Layout)]
 struct Account {
     charged_ns: AtomicU64,

@@ -32,7 +32,7 @@ pub struct Eevdf {
     protected_ns: u64,
 }
 
-/// What is known of one task. It is locked in calls about that task, which never overlap.
+/// State of one task. It is locked in calls about that task, which never overlap.
 #[derive(Default, Layout)]
 struct Account {
     /// As it stood on `cpu` when it was charged the last time; if it waits, its place in the queue.

@@ -38,7 +38,7 @@ struct Times {
     boost_ns: u64,
 }
 
-/// What is known of one task. Changed only in calls about that task, which never overlap.
+/// State of one task. Changed only in calls about that task, which never overlap.
 #[derive(Default, Layout)]
 struct Account {
     level: AtomicU64,

@@ -120,7 +120,7 @@ struct Settings {
     slice_ns: u64,
 }
 
-/// What is known of one task. Changed only in calls about that task, but `last` is read in others.
+/// State of one task. Changed only in calls about that task, but `last` is read in others.
 #[derive(Default, Layout)]
 struct Account {
     charged_ns: AtomicU64,

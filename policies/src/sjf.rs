@@ -22,7 +22,7 @@ pub struct Sjf {
     ageing: u64,
 }
 
-/// What is known of one task. Changed only in calls about that task, which never overlap.
+/// State of one task. Changed only in calls about that task, which never overlap.
 #[derive(Default, Layout)]
 struct Job {
     /// CPU time that it had had when this run began, in nanoseconds.

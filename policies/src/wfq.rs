@@ -64,7 +64,7 @@ impl Waiting {
     }
 }
 
-/// What is known of one task. Changed only in calls about that task, which never overlap.
+/// State of one task. Changed only in calls about that task, which never overlap.
 #[derive(Default, Layout)]
 struct Account {
     /// CPU time that is already in `vruntime`, in nanoseconds.

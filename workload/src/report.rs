@@ -1,4 +1,4 @@
-//! What is known after a load has run. The real kernel's runner and the simulator fill the same struct, so that a check
+//! The report of a load that has run. The real kernel's runner and the simulator fill the same struct, so that a check
 //! cannot tell which of them it judges.
 //!
 //! All times count from the load's time 0, when its tasks were released.

@@ -61,7 +61,7 @@ pub struct Workload {
 pub struct Group {
     /// Its name, by which tasks say that they belong to it.
     pub name: String,
-    /// Its share, as a cgroup's `cpu.weight`: 1 to 10,000. What is made of it is the policy's affair.
+    /// Its share, as a cgroup's `cpu.weight`: 1 to 10,000. A policy decides what to make of it.
     #[serde(default = "group_weight", skip_serializing_if = "is_group_weight")]
     pub weight: u32,
     /// The most CPU time that it gets.
@@ -341,7 +341,7 @@ pub enum SpecError {
         workload: String,
         /// Where: which task, which step.
         place: String,
-        /// What is wrong there and what to write instead.
+        /// The mistake there and what to write instead.
         why: String,
     },
 }

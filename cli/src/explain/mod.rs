@@ -104,7 +104,7 @@ const FIGURES: &[Figure] = &[
     Figure { what: "CPUs used", of: |a| f64::from(a.cpus_used), is_part: false },
 ];
 
-/// What is shown and no reason: it is what is to be explained, or goes with the load.
+/// Figures that are shown and are no reason: they are what is to be explained, or go with the load.
 const SHOWN: &[Figure] = &[
     Figure { what: "length, ms", of: |a| a.span_ns as f64 / 1e6, is_part: false },
     Figure { what: "CPU time of the tasks, ms", of: |a| a.ran_ns as f64 / 1e6, is_part: false },

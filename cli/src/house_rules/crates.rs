@@ -37,7 +37,7 @@ fn crates(folder: &str) -> Vec<Crate> {
     found
 }
 
-/// What is wrong with an order: crates that it has not, names that are none's, and crates that depend on one that does not stand before them.
+/// Mistakes of an order: crates that it has not, names that are none's, and crates that depend on one that does not stand before them.
 fn wrong(order: &[String], crates: &[Crate]) -> Vec<String> {
     let place = |name: &String| order.iter().position(|other| other == name);
     let mut wrong = Vec::new();

@@ -21,7 +21,7 @@ fn commands(text: &str) -> Vec<Vec<String>> {
     let code = text.split('`').skip(1).step_by(2).filter(|code| code.matches('\n').count() < 2);
     let mut commands = Vec::new();
     for line in lines.chain(code).flat_map(|code| code.split(['|', ';', '>', '&'])) {
-        // What is explained beside a command stands a little apart.
+        // A remark beside a command stands a little apart.
         let line = line.trim_start().trim_start_matches("$ ").split("  ").next().unwrap_or_default();
         let line = line.split(" #").next().unwrap_or_default().trim_end_matches([',', '.', ':', '\\']);
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! `ekiden top`: a page that is refreshed. What is on it is a pure function of two looks at the machine.
+//! `ekiden top`: a page that is refreshed. Its text is a pure function of two looks at the machine.
 
 mod draw;
 mod page;

@@ -1,4 +1,4 @@
-//! What is looked at, again and again: the status, and what the kernel counts for each CPU.
+//! Samples of the machine: the status, and what the kernel counts for each CPU.
 
 use std::{
     fs,

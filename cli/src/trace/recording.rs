@@ -1,4 +1,4 @@
-//! What is in a recording of a policy's calls: `ekiden trace info`, `cat` and `export` read those too.
+//! Contents of recordings of a policy's calls: `ekiden trace info`, `cat` and `export` read those too.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,4 @@
-//! What is recorded in a guest, and how it comes home.
+//! Recordings that are made in a guest, and how they come home.
 
 use std::{
     fs::{self, File},

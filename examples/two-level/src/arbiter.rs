@@ -57,7 +57,7 @@ impl Kernel {
     fn ask(&mut self, ask: Ask, thread: u32, cpus: u32) -> Result<(), Gone> {
         let request = Request { ask, thread, cpus, priority: self.priority };
         if self.queue.send(&request) == Err(NotSent::Full) {
-            // What is there is heard by this.
+            // The ring has the policy hear the queued requests, which makes room.
             self.queue.ring().map_err(|_| Gone)?;
             self.queue.send(&request).map_err(|_| Gone)?;
         }

@@ -7,7 +7,7 @@ const LOAD_FACTOR_MOST: f64 = 1.5;
 /// So much less than when a CPU was asked for has to be used before that CPU is given back, in CPUs.
 const HYSTERESIS: f64 = 0.09;
 
-/// What is less than this counts as nothing, in CPUs.
+/// A use that counts as none if it is less, in CPUs.
 const NOTHING: f64 = 0.01;
 
 /// What was seen since the last estimate.

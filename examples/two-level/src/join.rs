@@ -1,4 +1,4 @@
-//! What is left of a user-level thread that has ended.
+//! The result of a user-level thread that has ended.
 
 use std::{
     any::Any,

@@ -42,7 +42,7 @@ pub(crate) struct Sockets {
     polls: AtomicU64,
 }
 
-/// What is known of a socket, and the threads that wait for it.
+/// State of a socket, and the threads that wait for it.
 #[derive(Default)]
 struct Slot(Mutex<State>);
 

@@ -67,7 +67,7 @@ impl Thread {
     /// A thread that is to do this, which must not panic.
     ///
     /// # Safety
-    /// What is on its stack when it calls [`leave`] may be used on another kernel thread from then on: it is `Send`, and has nothing
+    /// Values on its stack when it calls [`leave`] may be used on another kernel thread from then on: they are `Send`, and have nothing
     /// of a thread-local variable.
     pub(crate) unsafe fn new(does: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let stack = DefaultStack::new(STACK_BYTES)?;

@@ -34,7 +34,7 @@ impl Server {
         stream
     }
 
-    /// What is answered to these bytes and `quit`. An error if the connection was closed before.
+    /// Sends these bytes and `quit`, and returns the answers. An error if the connection was closed before.
     fn try_answers(&self, input: &[u8]) -> io::Result<String> {
         let mut stream = self.connect();
         let mut writes = stream.try_clone()?;

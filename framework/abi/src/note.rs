@@ -33,7 +33,7 @@ impl NoteName {
     }
 }
 
-/// What is no text, as in a damaged file, is shown as such.
+/// Bytes that are no text, as in a damaged file, are shown as such.
 impl fmt::Display for NoteName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0.as_bytes();

@@ -233,7 +233,7 @@ pub struct Members<'a> {
     theirs: &'a [u64],
     /// The word that is looked at next.
     next: usize,
-    /// What is left of the one before it.
+    /// The bits of the word before it that are left.
     left: u64,
 }
 

@@ -199,7 +199,7 @@ impl Group {
 pub struct Cx<'a> {
     message: &'a Message,
     topology: &'a Arc<Topology>,
-    // What is behind the pointers is looked for when it is wanted.
+    // The host's answers are asked for only when they are wanted.
     host: &'a Arc<dyn Host + Send>,
     now_ns: Cell<Option<u64>>,
     // What the reply will hold.

@@ -62,7 +62,7 @@ pub trait HintQueues: Sized {
     }
 
     /// An application put hints into its queue: some time ago, as this comes with the next event of a thread of the application, at a
-    /// tick of one, or when it rings. Take them by `hints.pop()`; what is left after the call is gone. A call has 4 KiB at most, and more are in
+    /// tick of one, or when it rings. Take them by `hints.pop()`; the rest is gone after the call. A call has 4 KiB at most, and more are in
     /// another call. Other calls may be under way.
     fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Self::Hint>) {
         let _ = queue;
@@ -220,7 +220,7 @@ impl fmt::Display for NotTold {
 ///     type Hint = u32;
 ///
 ///     fn enter_queue(&self, cx: &Cx, _: QueueId, mut hints: Hints<u32>) {
-///         // The oldest first. What is left after the call is gone.
+///         // The oldest first. Hints that are left after the call are gone.
 ///         while let Some(cpu) = hints.pop() {
 ///             cx.resched(cpu);
 ///         }

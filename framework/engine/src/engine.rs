@@ -40,7 +40,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) host: Arc<dyn EngineHost + Send>,
     pub(crate) tasks: TaskTable,
     pub(crate) groups: Groups,
-    /// What is set for tasks, by their slots.
+    /// Parameters of tasks, by their slots.
     pub(crate) params: Vec<Kept>,
     pub(crate) idle: Arc<IdleCpus>,
     pub(crate) late: Late,

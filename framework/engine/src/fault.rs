@@ -64,7 +64,7 @@ impl fmt::Display for ContractViolation {
     }
 }
 
-/// What is done about a policy when one of its tasks goes from one state to another in an unexpected way.
+/// How the engine treats a policy when one of its tasks goes from one state to another in an unexpected way.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checks {

@@ -34,7 +34,7 @@ pub const TIMER_NS_MIN: u64 = 10_000;
 /// The longest time until a timer, in nanoseconds: a century. The kernel's own times have a sign.
 const TIMER_NS_MAX: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
-/// The window, in nanoseconds. What is held back waits for no longer.
+/// The window, in nanoseconds. Work that is held back waits no longer than that.
 const WINDOW_NS: u64 = 1_000_000;
 
 /// What a policy has for a CPU and window: a unit for each CPU that is kicked beside the first.

@@ -184,7 +184,7 @@ pub struct PolicySlotView {
     pub contract_violations: u32,
     /// The newest of them.
     pub last_contract_violation: Option<ContractViolation>,
-    /// What is done about it when a task of its changes its state in an unexpected way.
+    /// How the engine treats it when a task of its changes its state in an unexpected way.
     pub checks: Checks,
     /// The newest change of a task's state that is in no row of the table.
     pub last_unexpected_transition: Option<UnexpectedTransition>,

@@ -1,4 +1,4 @@
-//! What is kept of the parameters of one task, and how long its slot is kept from the next one.
+//! The parameters of one task, and how long its slot is kept from the next one.
 
 use alloc::vec::Vec;
 

@@ -24,7 +24,7 @@ const RUNNING: u32 = 0;
 const READY: u32 = 1;
 const BLOCKED: u32 = 2;
 
-/// What is left out that has to be there.
+/// The step that is left out, without which the model must fail.
 #[derive(Clone, Copy, PartialEq)]
 enum Without {
     Nothing,

@@ -1,4 +1,4 @@
-//! What is where in the memory of a queue.
+//! The layout of a queue's memory.
 //!
 //! It is words of 64 bits, in the byte order of the machine. The first [`HEADER_BYTES`] are the header; then come the
 //! ring of hints, which the program writes, and that of notices, which the policy writes. A record begins at a

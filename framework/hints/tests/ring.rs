@@ -158,7 +158,7 @@ proptest! {
         }
     }
 
-    /// What is read is what was written, whichever side is faster.
+    /// A reader gets exactly the records that were written, whichever side is faster.
     #[test]
     fn nothing_is_lost_or_made_up(steps in prop::collection::vec(any::<bool>(), 0..200)) {
         let (geometry, words) = (geometry(), memory(geometry()));

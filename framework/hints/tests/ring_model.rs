@@ -1,4 +1,4 @@
-//! What is read from a ring is whole, in every order that memory allows (loom).
+//! Records read from a ring are whole, in every order that memory allows (loom).
 
 use std::sync::atomic::Ordering;
 

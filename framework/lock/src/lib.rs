@@ -120,7 +120,7 @@ impl<T: ?Sized> Lock<T> {
     }
 }
 
-/// What is in memory where a lock is: for a call that has ended with one.
+/// The memory of a lock, for a call that has ended with one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Word {

@@ -43,7 +43,7 @@ const EXTRAS: [Extra; 3] = [
     Extra { name: "SavedState", calls: None, members: &["save", "restore"] },
 ];
 
-/// The implementation in `item` with everything that was missing. What is wrong stands before it as an error, and it
+/// The implementation in `item` with everything that was missing. Mistakes stand before it as errors, and it
 /// is as complete as it can be all the same, so that one error is not followed by others about what is missing.
 pub(crate) fn complete(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let (extra, mut item) = match parse(item.clone()) {
@@ -93,7 +93,7 @@ fn named(arguments: TokenStream, errors: &mut Vec<Error>) -> Vec<Ident> {
     names.into_iter().collect()
 }
 
-/// What is wrong with an item that belongs to another trait.
+/// The error of an item that belongs to another trait.
 fn misplaced(item: &ImplItem) -> Option<Error> {
     let name = ident(item)?;
     let extra = EXTRAS.iter().find(|extra| extra.members.iter().any(|member| name == member))?.name;

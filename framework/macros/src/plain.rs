@@ -77,7 +77,7 @@ fn shape(item: &DeriveInput) -> Result<TokenStream, Error> {
 fn has_repr(item: &DeriveInput, is_it: impl Fn(&str) -> bool) -> bool {
     let mut found = false;
     for attribute in item.attrs.iter().filter(|attribute| attribute.path().is_ident("repr")) {
-        // What is wrong in it, the compiler says.
+        // The compiler reports mistakes in it.
         let _ = attribute.parse_nested_meta(|meta| {
             found |= meta.path.get_ident().is_some_and(|ident| is_it(&ident.to_string()));
             Ok(())

@@ -77,7 +77,7 @@ pub enum Inherit {
 pub struct ChooseOptions<'a> {
     /// Whether its children get the same.
     pub inherit: Inherit,
-    /// What is set for it, as `name=number` separated by blanks or commas, of what the policy has for a task; the rest is as by
+    /// Parameters for it, as `name=number` separated by blanks or commas, of what the policy has for a task; the rest is as by
     /// default.
     pub params: &'a str,
 }

@@ -143,7 +143,7 @@ impl<Up: Plain + IntoBytes, Down: Plain> HintQueue<Up, Down> {
         self.bytes.send(hint.as_bytes())
     }
 
-    /// Takes the oldest notice, if there is one. No system call. What is no value of `Down` is passed over.
+    /// Takes the oldest notice, if there is one. No system call. Notices that are no value of `Down` are passed over.
     pub fn receive(&mut self) -> Option<Down> {
         let mut room = vec![0; size_of::<Down>()];
         while self.bytes.receive(&mut room) {

@@ -19,7 +19,7 @@
 
 /*
  * The kernel has just counted the tick for user mode, if it has found the agent there. One that is early or late is not
- * counted: a hypervisor has taken the processor of this CPU for a part of the time. What is counted is a sample of the time
+ * counted: a hypervisor has taken the processor of this CPU for a part of the time. The count is a sample of the time
  * for which the agent had one.
  */
 static __always_inline void note_agents_tick(struct task_struct *agent)

@@ -20,7 +20,7 @@ void ekiden_call_log_place(u32 cpu, void *place);
 DECLARE_PER_CPU(unsigned long, ekiden_held);
 void ekiden_forget_locks(void);
 
-/* What is at an address that may be that of nothing. */
+/* Reads memory at an address that may be invalid. */
 bool ekiden_peek(void *to, const void *from, size_t len);
 
 /* Where each CPU has the task that it runs, as an address in its own part; and where that has its PID. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Queues of hints: memory that a program and its policy share, a descriptor for each, and when the policy hears of
- * what is in it. What is in the memory is framework/hints/src/layout.rs; all that reads or writes it is Rust there, but
+ * what is in it. framework/hints/src/layout.rs says how the memory is laid out; all that reads or writes it is Rust there, but
  * for looks at one word.
  *
  * A queue is of the process that opens it. Its memory is not the child's after a fork, and by an inherited descriptor

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Mistakes that scripts/sparse has to find, or else it fails. Above each stands what sparse says of it, in part. What is __percpu the
+ * Mistakes that scripts/sparse has to find, or else it fails. Above each stands what sparse says of it, in part. Data that is __percpu the
  * compiler knows, too.
  */
 #include <linux/mutex.h>

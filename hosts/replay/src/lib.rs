@@ -74,7 +74,7 @@ pub enum ReplayError {
     Params {
         /// The policy.
         policy: String,
-        /// What is wrong.
+        /// The reason.
         source: ParamError,
     },
     /// It is of a version whose calls cannot be repeated.

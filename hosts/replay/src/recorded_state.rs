@@ -1,4 +1,4 @@
-//! What is known of the recorded machine: which tasks wait where, and what a policy is told that asks. In an exact replay
+//! State of the recorded machine: which tasks wait where, and what a policy is told that asks. In an exact replay
 //! no host is asked, as the answers are in the recording.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -67,7 +67,7 @@ impl ReplayHost {
     }
 }
 
-/// What is known of one task.
+/// State of one task.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     /// As it was told the last time, with the token that counts.
@@ -122,7 +122,7 @@ impl RecordedState {
         self.known(token.task).is_some_and(|known| known.waits && known.message.token_serial == token.serial)
     }
 
-    /// What is known of a task.
+    /// State of a task, if the recording tells it.
     pub(crate) fn known(&self, task: TaskId) -> Option<&Known> {
         self.tasks.get(task.slot as usize).filter(|known| known.message.task == task)
     }

@@ -1,4 +1,4 @@
-//! What is going to happen, in order of time.
+//! Events that are going to happen, in order of time.
 
 use ekiden::CpuId;
 

@@ -20,7 +20,7 @@ pub enum SimError {
     Params {
         /// Name of the policy.
         policy: String,
-        /// What is wrong with them.
+        /// The reason.
         source: ParamError,
     },
     /// The policy panicked before there was anything to schedule.
@@ -47,7 +47,7 @@ pub enum SimError {
     Injection {
         /// When it was to be.
         at_ns: u64,
-        /// What is wrong with it, and what to write instead.
+        /// The mistake, and what to write instead.
         why: String,
     },
     /// The only CPU that was left should go.
@@ -67,7 +67,7 @@ pub enum SimError {
         why: Unfinished,
         /// The tasks that are left.
         stuck: Vec<Stuck>,
-        /// What is known up to there.
+        /// The report up to there.
         so_far: Box<SimReport>,
     },
     /// The calls could not be written down.

@@ -23,7 +23,7 @@ pub(crate) struct Groups {
     budgets: Vec<Option<Budget>>,
 }
 
-/// What is left of a group's CPU time.
+/// A group's CPU time that is left in the period.
 #[derive(Debug)]
 struct Budget {
     limit: Limit,

@@ -68,7 +68,7 @@ pub(crate) struct Kernel {
     pub(crate) sources: Vec<Source>,
     /// The load's own tasks: what is to be reported, and where they stand while they live.
     pub(crate) roots: Vec<(TaskReport, TaskIndex)>,
-    /// What is injected, the last first.
+    /// Injections to come, the last first.
     pub(crate) injections: Vec<(u64, Injection)>,
     /// The policies that take over, and when, the last first.
     pub(crate) successors: Vec<(u64, Successor)>,

@@ -19,7 +19,7 @@
 //! # Ok::<(), ekiden_sim::SimError>(())
 //! ```
 //!
-//! What is not modelled: frequencies, memory bandwidth, and scheduling classes besides the policy's.
+//! It does not model frequencies, memory bandwidth, or scheduling classes besides the policy's.
 #![forbid(unsafe_code)]
 
 mod alarm;

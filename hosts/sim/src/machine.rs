@@ -1,4 +1,4 @@
-//! What is simulated: CPUs, and how they behave.
+//! The simulated machine: CPUs, and how they behave.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Machine {
         self
     }
 
-    /// What is out of bounds.
+    /// Refuses values that are out of bounds, and says which.
     pub(crate) fn check(&self) -> Result<(), String> {
         let nr_cpus = self.topology.nr_cpus();
         self.model.check()?;
@@ -95,7 +95,7 @@ impl Machine {
         costs.kick_ns.saturating_add(farther_ns).max(1)
     }
 
-    /// What is `ns` between nodes at the usual distance.
+    /// A cost of `ns` between nodes at the usual distance, scaled to the distance of these two.
     fn by_distance(&self, ns: u64, from: u32, to: u32) -> u64 {
         let farther = u64::from(self.topology.distance(from, to)).saturating_sub(LOCAL_DISTANCE);
         ns.saturating_mul(farther) / (USUAL_DISTANCE - LOCAL_DISTANCE)

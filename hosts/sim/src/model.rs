@@ -221,7 +221,7 @@ impl Model {
         serde_json::to_string_pretty(self).expect("plain data has a JSON form")
     }
 
-    /// What is out of bounds.
+    /// Refuses values that are out of bounds, and says which.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.tick_ns < MIN_PERIOD_NS {
             return Err(format!("tick_ns is {}: make it at least {MIN_PERIOD_NS}", self.tick_ns));

@@ -22,7 +22,7 @@ thread_local! {
     static SPOKEN: RefCell<Spoken> = RefCell::default();
 }
 
-/// What is wanted of the policies of the simulation that runs on this thread.
+/// Notes and text that the policies of this thread's simulation are to give.
 #[derive(Default)]
 struct Spoken {
     /// Notes that the trace does not have yet, if it is to have them.

@@ -130,7 +130,7 @@ pub(crate) struct Programs {
     ops: Vec<Op>,
     /// Where each begins, so that equal ones are there once.
     known: HashMap<Vec<Op>, Place>,
-    /// What is written into queues, each once.
+    /// Hints that are written into queues, each list once.
     pub(crate) hints: Vec<Vec<HintWord>>,
 }
 
@@ -202,7 +202,7 @@ impl Writer<'_> {
                 let at = self.ops.len();
                 self.push(atomic_ns, Effect::Nothing);
                 self.steps(steps);
-                // What is left to do belongs to the steps.
+                // Work that is left to do belongs to the steps.
                 if self.run_ns > 0 {
                     self.push(0, Effect::Nothing);
                 }

@@ -33,7 +33,7 @@ pub(crate) struct Task {
     pub(crate) place: Place,
     /// Whether it is the policy's. Others are served first, as the kernel's own class is before sched_ext.
     pub(crate) is_ours: bool,
-    /// What is left of the operation's work, in [`WORK_PER_NS`].
+    /// The work that is left of the operation, in [`WORK_PER_NS`].
     pub(crate) work: u64,
     /// CPU time used in its life.
     pub(crate) cpu_ns: u64,

@@ -7,7 +7,7 @@ use crate::number;
 /// A figure that must not be greater than something.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// What is limited.
+    /// The figure that is limited.
     pub name: &'static str,
     /// How much there may be of it.
     pub at_most: f64,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is said of a figure that was measured several times.
+/// Median and bounds of a figure that was measured several times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The value in the middle, or the mean of the two there.

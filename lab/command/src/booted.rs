@@ -74,11 +74,11 @@ fn default_name(checkout: &Path) -> String {
 pub struct Booted {
     /// The machine, to run commands in.
     pub vm: Vm,
-    /// What is known of it.
+    /// The note that its start left.
     pub note: Note,
 }
 
-/// What is known of a machine.
+/// A machine as its start has noted it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Note {
     /// Its name.
@@ -103,7 +103,7 @@ pub struct Note {
 #[derive(Serialize)]
 pub struct Seen {
     #[serde(flatten)]
-    /// What is known of it.
+    /// The note that its start left.
     pub note: Note,
     /// The process id of its QEMU.
     pub pid: i32,
@@ -185,7 +185,7 @@ impl Booted {
         Ok(format!("/host/bin/{name}"))
     }
 
-    /// Switches it off; says how, if there was one. What is in the directory that it shares stays, and the console of
+    /// Switches it off; says how, if there was one. Files in the directory that it shares stay, and the console of
     /// one that was ended by force.
     pub fn stop(name: &Name, though_used: bool) -> Result<Option<Stopped>> {
         let files = Files::of(name)?;

@@ -173,7 +173,7 @@ mod tests {
             fs::write(from.join(name), name).unwrap();
         }
         symlink("/etc/passwd", from.join("c.ko")).unwrap();
-        // What is there already is of an earlier build.
+        // An earlier build has left a module there.
         fs::create_dir_all(&to).unwrap();
         fs::write(to.join("old.ko"), "").unwrap();
         assert_eq!(copied(&from, &to).unwrap(), to);

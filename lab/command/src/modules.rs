@@ -20,7 +20,7 @@ use crate::{
 /// The variable that names a directory with modules.
 pub const DIRECTORY: &str = "EKIDEN_MODULES";
 
-/// What is allowed to a policy that is built.
+/// Permissions of a policy that is built.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Allowed {
     /// A crate that the policy depends on may have unsafe code
@@ -117,7 +117,7 @@ pub fn fixed_for_kernel(kernel: &Kernel, policies: &[String], progress: &mut Pro
     build(&Target::fetched(kernel), policies, How::Fixed, &release, progress)
 }
 
-/// What is built of policies.
+/// Which modules are built of policies.
 enum How<'a> {
     /// What runs, with this allowed to its author.
     Usual(&'a Allowed),

@@ -159,5 +159,5 @@ pub fn open_trace(path: &Path) -> Result<Reader<Box<dyn Read>>> {
         .on_unknown(|kind| eprintln!("ekiden: records of kind {kind} are passed over: a later version wrote them")))
 }
 
-/// What is missing in one.
+/// Why a trace of an older format does not do.
 const OLD_TRACE: &str = "it names no task, and does not say which CPUs one may use";

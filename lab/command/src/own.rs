@@ -20,7 +20,7 @@ use crate::{
     progress::Progress,
 };
 
-/// What is allowed to a policy of one's own that is built for a command.
+/// Permissions of a policy of one's own that is built for a command.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct AsRoot {
     /// Root without sudo runs what the author of a policy of your own has run while it is built

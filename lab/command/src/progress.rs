@@ -140,7 +140,7 @@ impl Progress {
     /// Ends the last step. Something else may be printed after that.
     pub fn end_step(&mut self) {
         let Some(step) = self.step.take() else { return };
-        // What is said after this must come after it.
+        // Later messages must come after this one.
         drop(step.heart);
         if let Some(spinner) = step.spinner {
             spinner.finish_and_clear();

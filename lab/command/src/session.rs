@@ -223,7 +223,7 @@ impl Held {
     }
 }
 
-/// What is known of the policy in a policy slot.
+/// The status of the policy in a policy slot.
 fn recorded(slot: u32) -> Result<Option<PolicyStatus>> {
     let status = ekiden_loader::Status::read()?.unwrap_or_default();
     Ok(status.policies.into_iter().find(|policy| policy.slot == slot))

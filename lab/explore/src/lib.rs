@@ -4,7 +4,7 @@
 //! coroutine, which stops wherever the policy (or the run-queue lock of the simulated kernel) takes or releases a
 //! [`SpinLock`](ekiden::SpinLock); a [`Strategy`] says which CPU continues. So one seed, or one list of choices, is one run.
 //!
-//! What is looked for: tasks that wait while an idle CPU would run them and is not woken up, tasks that are never
+//! It looks for tasks that wait while an idle CPU would run them and is not woken up, tasks that are never
 //! run, deadlocks, locks taken in two orders, panics, and contract violations with tokens.
 //!
 //! What it does not see: races of atomics that a policy uses beside its locks, and weak memory. Kicks are carried out

@@ -20,7 +20,7 @@ impl PointOrder {
         Self { order: LockOrder::new(nr_cpus), ..Self::default() }
     }
 
-    /// What is reached from here on is reached by this CPU.
+    /// This CPU reaches the points from here on.
     pub(crate) fn goes_on(&mut self, cpu: usize) {
         self.cpu = cpu;
     }

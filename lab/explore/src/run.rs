@@ -50,7 +50,7 @@ fn reach(point: Point) -> Answer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule(pub Vec<usize>);
 
-/// What is wrong with a schedule.
+/// Why a schedule is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no schedule at character {1}; give the CPUs in order, one digit each, as `ekiden explore` prints them"

@@ -129,7 +129,7 @@ pub fn recording(bytes: &[u8]) -> bool {
     told > 0
 }
 
-/// What is in such files, where checksums keep a fuzzer from getting to it: a replay lives through any records. Good are
+/// The records of such files, where checksums keep a fuzzer from getting to them: a replay lives through any records. Good are
 /// those that are calls and marks.
 pub fn records(bytes: &[u8]) -> bool {
     let record = |bytes: &[u8]| {

@@ -237,7 +237,7 @@ impl Kernel {
         self.engine.deliver(event, &event.args[0].to_ne_bytes(), &mut outcome);
         assert!(i64::try_from(outcome.timer_ns).is_ok() && outcome.slice_ns <= SLICE_NS_MAX, "{outcome:?}");
         assert!(outcome.kicks.is_all() || outcome.kicks.iter().all(|cpu| cpu < CPUS), "{outcome:?}");
-        // What is left of one that is under way may be less.
+        // A timer that is under way may be nearer.
         let is_new = outcome.timer_ns != 0 && event.kind != EventKind::Timer as u32;
         assert!(!is_new || self.engine.order().len() > 1 || outcome.timer_ns >= TIMER_NS_MIN, "{outcome:?}");
         let owed = self.host.owed.fetch_and(!Machine::bits(outcome.kicks), Relaxed) & !Machine::bits(outcome.kicks);

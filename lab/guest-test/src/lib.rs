@@ -64,7 +64,7 @@ enum Asked {
 }
 
 impl Arguments {
-    /// What is asked for.
+    /// The request that is asked for.
     ///
     /// # Errors
     /// The JSON is no request.
@@ -105,7 +105,7 @@ mod tests {
         Arguments::try_parse_from(program).unwrap_or_else(|error| panic!("{words:?}: {error}")).request().unwrap()
     }
 
-    /// What is said in words, sent and received.
+    /// A request in words arrives as it was sent.
     fn travels(words: &[&str]) {
         let sent = in_words(words);
         let received = Arguments::try_parse_from(sent.argv().unwrap()).unwrap().request().unwrap();

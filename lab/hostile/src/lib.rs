@@ -69,7 +69,7 @@ pub fn body_at(source: &str, line: usize) -> Option<u64> {
     None
 }
 
-/// Writes a project with these bodies into a directory, for a checkout of Ekiden. What is there of another one is replaced.
+/// Writes a project with these bodies into a directory, for a checkout of Ekiden. Files of an earlier one are replaced.
 /// Bodies in `without` do nothing.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What is done to `/dev/ekiden` by processes of root and of ordinary users who ask it for anything in any order, while policies come,
+//! Processes of root and of ordinary users use `/dev/ekiden`: they ask it for anything in any order, while policies come,
 //! go and take over.
 
 use std::{

@@ -110,7 +110,7 @@ impl GuestTest<'_> {
         };
         let done = self.everything(&session, index);
         let contract_violations = counted(&session);
-        // What is held back is found meanwhile.
+        // A policy that is held back is found meanwhile.
         let runs = self.probe.all_run();
         self.probe.end();
         let checked = session.check();

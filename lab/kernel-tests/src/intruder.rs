@@ -91,7 +91,7 @@ struct ChooserReport {
 
 /// From here on this thread is an ordinary user's.
 pub(crate) fn be_user(uid: u32) -> Result<()> {
-    // SAFETY: plain system calls; libc's own functions would change all threads. What is in /proc for it would stay root's.
+    // SAFETY: plain system calls; libc's own functions would change all threads. Its files in /proc would stay root's.
     let changed = unsafe {
         libc::syscall(libc::SYS_setresgid, uid, uid, uid) == 0
             && libc::syscall(libc::SYS_setgroups, 0, ptr::null::<u32>()) == 0

@@ -307,7 +307,7 @@ impl GuestTest {
     }
 
     /// A CPU that loses its processor again and again may have too many quiet milliseconds for a policy that asks for too much in the
-    /// others to be taken out. What is beyond its budget is held back then, and all tasks run.
+    /// others to be taken out. Work beyond its budget is held back then, and all tasks run.
     fn is_held_back(&self, session: &Session, before: &Counts) -> Result<Outcome> {
         session.check()?;
         let slowed = of(session)?.counts.slowed - before.slowed;

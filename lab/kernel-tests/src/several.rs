@@ -34,7 +34,7 @@ fn order() -> Result<Vec<String>> {
     Ok(policies.into_iter().map(|policy| policy.policy).collect())
 }
 
-/// How many tasks a policy has as soon as it has had that many for a while, or after five seconds. What is chosen for a task has its effect
+/// How many tasks a policy has as soon as it has had that many for a while, or after five seconds. A choice for a task has its effect
 /// when that one next waits for a CPU; one may not have come yet, and another not have gone.
 fn tasks_of(name: &str, expected: u64) -> Result<u64> {
     let now = || Ok::<_, anyhow::Error>(find(name)?.counts.tasks);
@@ -226,7 +226,7 @@ pub(crate) fn shares(modules: &Path) -> Result<()> {
     for worker in [&ours, &theirs] {
         worker.must_run().context("where its policy has no CPU")?;
     }
-    // What is nobody's any more is everybody's.
+    // A CPU whose owner has gone is any policy's.
     drop(second);
     ours.pin(1)?;
     theirs.pin(1)?;

@@ -1,4 +1,4 @@
-//! What is set for a task: the policy looks at it first, and then goes by it.
+//! Parameters of a task: the policy looks at them first, and then goes by them.
 
 use std::{fs, path::Path};
 
@@ -34,7 +34,7 @@ fn turns(worker: &Worker) -> Result<u64> {
     stat.split_whitespace().nth(2).and_then(|turns| turns.parse().ok()).context("no turns in /proc/PID/schedstat")
 }
 
-/// What is set counts from the next time that the task wakes up.
+/// New parameters count from the next time that the task wakes up.
 fn sleep_and_wake(hog: &Worker) -> Result<()> {
     kill(hog.pid(), Signal::SIGSTOP)?;
     // It has to come to run for that.

@@ -41,7 +41,7 @@ struct TextsReport {
     greedy_refused: Option<String>,
 }
 
-/// What is in the room up to its end, and whether it ends.
+/// The text in the room up to its end, and whether it ends.
 fn text(room: &[i8]) -> String {
     let bytes: Vec<u8> = room.iter().map(|byte| *byte as u8).collect();
     match bytes.iter().position(|byte| *byte == 0) {

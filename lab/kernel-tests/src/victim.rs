@@ -29,7 +29,7 @@ use crate::{
 };
 
 const USER: u32 = 1001;
-/// What is counted, by its place on the board.
+/// Kinds of work that are counted, by their place on the board.
 const WORK: [&str; 3] = ["computing", "wakeups", "round_trips"];
 /// How long each has before it counts.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -162,7 +162,7 @@ pub(crate) fn beside(modules: &Path, policies: &[String], rounds: u32, seconds: 
     // The thread that measures has a CPU at once.
     be_real_time()?;
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +memory +pids").context("the groups lack controllers")?;
-    // What is there under a policy is there without one, too: the neighbour reads it.
+    // Files that a policy makes are there without one, too: the neighbour reads them.
     drop(Session::start(&config(modules, "wfq"))?);
     for round in 0..rounds {
         let mut order: Vec<Option<&str>> = policies.iter().map(|policy| Some(policy.as_str())).collect();

@@ -25,7 +25,7 @@ const COMMAND: &str = "measure-request";
 
 /// Something that is measured in the kernel under this process, on a machine or in a guest.
 pub(crate) trait Measurement: Clone + Into<Request> {
-    /// What is found.
+    /// The figures that are found.
     type Figures: Serialize + DeserializeOwned;
 
     /// Measures it; `unit` is what the clock counts here.

@@ -39,7 +39,7 @@ impl Before {
         })
     }
 
-    /// What is there now and was not, in words.
+    /// Describes mounts, loop devices and files that were not there before.
     pub(crate) fn compare(&self) -> Vec<String> {
         let start = Instant::now();
         loop {

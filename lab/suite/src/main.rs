@@ -125,7 +125,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         parts.extend(of(parts::tests(&root)?).into_iter().filter(|part| needs_kernel || !part.boots));
     }
     parts::build_modules_once(&mut parts);
-    // What is asked for by name is not left for another day.
+    // A part that is asked for by name is not left for another day.
     let parts_turn = if arguments.only.is_some() { "all" } else { &turn };
     let other_days = parts::leave_for_other_days(&mut parts, parts_turn)?;
     parts.iter_mut().for_each(|part| part.environment.push(("EKIDEN_TURN".into(), turn.clone())));

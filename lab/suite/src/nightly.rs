@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Arguments, leftovers::Before, parts::Part, runner::Runner};
 
-/// What is known of a part.
+/// The result of a part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Outcome {
     passed: bool,
     seconds: f64,
 }
 
-/// What is known of a commit.
+/// The results of a commit.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     commit: String,

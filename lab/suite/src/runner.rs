@@ -254,7 +254,7 @@ impl Runner {
     }
 }
 
-/// Which of those that wait can start beside those that run. What is alone is last, and waits until nothing runs.
+/// The waiting part that can start beside the running ones. A part that runs alone is last, and waits until nothing runs.
 fn next_to_start(waiting: &VecDeque<Part>, running: &[&Part]) -> Option<usize> {
     if running.is_empty() {
         return (!waiting.is_empty()).then_some(0);

@@ -45,7 +45,7 @@ pub enum MachineError {
     CpuList {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the list.
+        /// The mistake in the list.
         source: CpuListError,
     },
     /// There is no list of CPUs at all.

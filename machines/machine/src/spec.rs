@@ -13,12 +13,12 @@ const REMOTE_DISTANCE: u8 = 20;
 /// A distance above this one is no distance: firmware says 255 for "no way".
 const MAX_DISTANCE: u64 = 254;
 
-/// What is wrong with a machine's description, and where.
+/// A mistake in a machine's description, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     /// Where, in bytes from the beginning.
     pub at: usize,
-    /// What is wrong, and what to write instead.
+    /// The mistake, and what to write instead.
     pub what: String,
 }
 

@@ -145,7 +145,7 @@ pub enum Error {
         .holder.as_ref().map_or("another process".to_owned(), ToString::to_string)
     )]
     Busy {
-        /// What is used.
+        /// The thing that is used.
         what: String,
         /// The process that uses it, if that is known.
         holder: Option<Holder>,
@@ -158,7 +158,7 @@ pub enum Error {
     Qemu {
         /// What was found.
         found: String,
-        /// What is needed, why, and how to get it.
+        /// The thing that is needed, why, and how to get it.
         needed: String,
     },
 }

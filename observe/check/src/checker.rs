@@ -65,7 +65,7 @@ impl Checker {
         self.view.apply(record);
     }
 
-    /// What is known of the machine.
+    /// State of the machine.
     pub fn view(&self) -> &View {
         &self.view
     }

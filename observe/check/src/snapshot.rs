@@ -160,7 +160,7 @@ impl Snapshot {
         wasted_cpus(&waste.idle, 0, &waiting)
     }
 
-    /// What is wasted now, if anything is.
+    /// The waste now, if there is any.
     pub fn waste(&self) -> Option<Waste> {
         let idle: Vec<&CpuSeen> = self.cpus.iter().filter(|cpu| cpu.is_usable() && cpu.is_idle).collect();
         if idle.is_empty() {
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// What is wasted once something is different.
+    /// The waste once something is different.
     fn with(change: impl FnOnce(&mut Snapshot)) -> Option<Waste> {
         let mut machine = machine();
         change(&mut machine);

@@ -18,7 +18,7 @@ pub struct Queue {
     counted: (bool, usize),
 }
 
-/// What is known of the [machine](Machine), and what follows from it.
+/// State of the [machine](Machine), and what follows from it.
 #[derive(Clone, Debug)]
 pub struct View {
     machine: Machine,

@@ -43,7 +43,7 @@ impl Scheduler for Forgetful {
     }
 }
 
-/// What is found in the trace of a run under policies that are never taken out.
+/// Violations in the trace of a run under policies that are never taken out.
 fn found_in(simulation: Simulation, load: &Workload) -> Vec<Violation> {
     let result = simulation.traced().run(load).unwrap();
     assert_eq!((&result.fault, result.contract_violations), (&None, 0));

@@ -107,7 +107,7 @@ fn required<T: DataType>(
     Ok(())
 }
 
-/// What is absent has level 0.
+/// Absent values have level 0.
 fn optional<T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, impl Write + Send>,
     values: &mut Vec<Option<T::T>>,

@@ -137,7 +137,7 @@ struct TrackEvent {
     counter_value: Option<i64>,
 }
 
-/// What is shown of an event besides its name.
+/// A value that is shown of an event besides its name.
 #[derive(Clone, PartialEq, Message)]
 struct DebugAnnotation {
     #[prost(uint64, optional, tag = "3")]

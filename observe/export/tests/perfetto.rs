@@ -1,4 +1,4 @@
-//! What is written for Perfetto, read with Perfetto's published schema.
+//! Perfetto's published schema reads what is exported for Perfetto.
 
 use std::{collections::BTreeMap, env, path::PathBuf, process::Command};
 

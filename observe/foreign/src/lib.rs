@@ -64,7 +64,7 @@ enum Moments<R> {
     PerfData(perf_data::PerfData<R>),
 }
 
-/// What is known of a recording before its events.
+/// The head of a recording, before its events.
 struct About {
     nr_cpus: u32,
     /// What was recorded, in words.

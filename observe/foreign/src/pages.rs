@@ -47,7 +47,7 @@ pub(crate) struct Pages {
     unpacked: Vec<u8>,
     unpacked_at: usize,
     page: Vec<u8>,
-    /// What is left in the page.
+    /// The part of the page that is left.
     next: usize,
     page_end: usize,
     /// The time as the clock counts it.

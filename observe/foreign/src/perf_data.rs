@@ -47,7 +47,7 @@ const FINISHED_ROUND: u32 = 68;
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;
 
-// What is in a sample.
+// Bits that say what a sample has.
 const IP: u64 = 1 << 0;
 const TID: u64 = 1 << 1;
 const TIME: u64 = 1 << 2;

@@ -278,7 +278,7 @@ impl Version7 {
         header.ok_or(ForeignError::Damaged { at })
     }
 
-    /// What is in a section, unpacked.
+    /// The bytes of a section, unpacked.
     fn section<R: Read + Seek>(&self, source: &mut Source<R>, at: u64) -> Result<Vec<u8>, ForeignError> {
         let (is_compressed, len) = self.section_header(source, at)?;
         if !is_compressed {

@@ -22,7 +22,7 @@ fn recording(name: &str) -> Vec<u8> {
     zstd::decode_all(fs::File::open(path).unwrap()).unwrap()
 }
 
-/// What is made of it, and what is wrong with it in the end.
+/// The trace that is made of it, and the error at its end.
 fn read(bytes: &[u8]) -> Result<(Trace, Option<String>), ForeignError> {
     let mut made = Vec::new();
     let end = Foreign::open(Cursor::new(bytes))?.read_to_end(&mut made);

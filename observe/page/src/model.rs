@@ -154,7 +154,7 @@ pub struct Model {
     pub waits: Vec<Waits>,
 }
 
-/// What is drawn of a task and [`Machine`] does not know.
+/// State of a task that is drawn and that [`Machine`] does not have.
 #[derive(Clone, Debug)]
 struct Extra {
     woken_ns: Option<u64>,

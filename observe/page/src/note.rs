@@ -20,7 +20,7 @@ pub struct Note {
     pub value: u64,
 }
 
-/// What is noted.
+/// A kind of note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteKind {
     /// As it is shown.

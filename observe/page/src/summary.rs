@@ -49,7 +49,7 @@ pub struct Summary<'a> {
     has_decisions: bool,
     pids: Vec<u32>,
     names: Vec<&'a str>,
-    /// What is noted.
+    /// Names of the notes.
     note_names: Vec<&'a str>,
     counters: Vec<(Cow<'a, str>, String)>,
     waits: Vec<(String, Waits)>,

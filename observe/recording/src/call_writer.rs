@@ -136,7 +136,7 @@ impl<'a> CallWriter<'a> {
         self.turn(true);
     }
 
-    /// What is rarely in a reply, and notes that are too many, stand in records of their own. Returns whether a call is under
+    /// Rare parts of a reply, and notes beyond its room, stand in records of their own. Returns whether a call is under
     /// way.
     #[cold]
     #[inline(never)]

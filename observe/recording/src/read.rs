@@ -52,7 +52,7 @@ pub enum Entry {
 #[derive(Debug, Default)]
 pub struct Calls {
     open: Option<RecordedCall>,
-    /// What is rarely in its reply.
+    /// Rare parts of its reply.
     more: Option<Record>,
     /// An entry that was complete while another one ended.
     waiting: Option<Entry>,

@@ -1,4 +1,4 @@
-//! What is drained from a ring while its CPU writes is whole, in every order that memory allows (loom): the steps of
+//! Records drained from a ring while its CPU writes are whole, in every order that memory allows (loom): the steps of
 //! `CallWriter::turn` in `src/call_writer.rs`, and of `CallLog::drain` in `hosts/kernel/loader/src/call_log.rs`.
 
 use loom::{

@@ -1,4 +1,4 @@
-//! What is written down is read back.
+//! A reader returns what was written down.
 
 use ekiden_abi::{Call, Kicks, Message, NO_CPU, NoteName, Noted, RawToken, Reply, TaskId};
 use ekiden_recording::{CallWriter, Calls, Entry, Mark, Record, RecordedCall, RecordedMark, RingHeader};
@@ -67,7 +67,7 @@ proptest! {
         for (time_ns, thread, message, notes, noted, reply) in calls {
             let mut call_writer = CallWriter::new(&mut place, &mut ring);
             call_writer.begin(time_ns, thread, &message, &[]);
-            // What is noted for people comes anywhere among what is learnt.
+            // Notes for people come anywhere among what is learnt.
             let mut to_note = noted.clone();
             to_note.sort_by_key(|(.., after)| *after);
             let noted: Vec<Noted> =

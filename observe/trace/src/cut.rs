@@ -4,7 +4,7 @@
 //! beginning: tasks with names, nice values, affinity, groups, and where they are; limits, locks that are held, CPUs
 //! that are offline. A task that waits then seems to have begun to.
 //!
-//! What is left out must not make the rest look wrong. CPUs that are left out are offline in the piece, and a task that
+//! Records that are left out must not make the rest look wrong. CPUs that are left out are offline in the piece, and a task that
 //! goes there blocks. On a CPU that runs a task which is left out, a stand-in runs, called [`OTHERS`]. So checks find
 //! nothing in the piece that they would not find in the whole, except that shares of CPU time are those of the stand-ins.
 

@@ -29,7 +29,7 @@ impl At {
     }
 }
 
-/// What is known of a task.
+/// State of a task.
 #[derive(Clone, Debug, Default)]
 pub struct Task {
     /// Its PID.
@@ -68,7 +68,7 @@ impl Task {
     }
 }
 
-/// What is known of a CPU.
+/// State of a CPU.
 #[derive(Clone, Debug, Default)]
 pub struct Cpu {
     /// What runs there.
@@ -106,7 +106,7 @@ impl Moved {
     }
 }
 
-/// What is known of the machine. Memory grows with the tasks that live, not with the records.
+/// State of the machine. Memory grows with the tasks that live, not with the records.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The time of the last record, in nanoseconds since the trace began.
@@ -139,7 +139,7 @@ impl Machine {
         }
     }
 
-    /// What is known of a task; nothing if it was never seen, or is gone.
+    /// State of a task; nothing if it was never seen, or is gone.
     #[inline]
     pub fn task(&self, pid: u32) -> Option<&Task> {
         self.tasks[self.places.get(pid)? as usize].as_ref()

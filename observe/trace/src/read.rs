@@ -31,7 +31,7 @@ pub enum TraceError {
     /// The header cannot be read.
     #[error("the header of the trace is damaged: {why}; record it again")]
     Header {
-        /// What is wrong with it.
+        /// The mistake in it.
         why: String,
     },
     /// It has a record that cannot be left out and means nothing to this program.

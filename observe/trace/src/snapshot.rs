@@ -19,7 +19,7 @@ impl Machine {
         self.limits.iter().flat_map(pieces).collect()
     }
 
-    /// What is known of a task: its name, nice value, CPUs, group and class.
+    /// Records that introduce a task: its name, nice value, CPUs, group and class.
     pub(crate) fn introduce(&self, pid: u32, time_ns: u64) -> Vec<Record> {
         let Some(task) = self.task(pid) else { return Vec::new() };
         let cpu = task.at.cpu().unwrap_or(0);
@@ -51,7 +51,7 @@ impl Machine {
         if matches!(task.at, At::Running(_)) { vec![waits, runs] } else { vec![waits] }
     }
 
-    /// What is under way beside the tasks: locks that are held, a policy that is being replaced or was taken out.
+    /// Records of what is under way beside the tasks: locks that are held, a policy that is being replaced or was taken out.
     pub(crate) fn tell_under_way(&self, time_ns: u64) -> Vec<Record> {
         let record = |what, cpu, value| Record { time_ns, cpu, what, pid: 0, value };
         let held = (0..).zip(&self.cpus).flat_map(|(number, cpu)| cpu.held.iter().map(move |class| (number, *class)));

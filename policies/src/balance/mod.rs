@@ -50,7 +50,7 @@ pub(crate) struct Bugs {
     pub(crate) missing_domains: bool,
 }
 
-/// What is known of one CPU.
+/// State of one CPU.
 #[derive(Default, Layout)]
 struct Cpu {
     /// How many tasks wait.
@@ -87,7 +87,7 @@ impl Cpu {
     }
 }
 
-/// What is known of one task. Changed only in calls about that task, which never overlap; what other calls look at is shared.
+/// State of one task. Changed only in calls about that task, which never overlap; what other calls look at is shared.
 #[derive(Default, Layout)]
 struct Load {
     /// What it adds to the load of its CPU: weight × utilisation, as they were when it was queued. A group's weight is divided among those

@@ -244,7 +244,7 @@ impl<'a> Actor<'a> {
 }
 
 thread_local! {
-    /// What is left to chance in this task: another sequence in each, and in each run.
+    /// Random numbers of this task: another sequence in each, and in each run.
     static RANDOM: RefCell<Option<Random>> = const { RefCell::new(None) };
     /// When each timer of this task went off last. A task is a process of one thread.
     static TIMERS: RefCell<Vec<Option<u64>>> = const { RefCell::new(Vec::new()) };

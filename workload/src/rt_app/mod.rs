@@ -63,7 +63,7 @@ pub enum RtAppError {
     At {
         /// Where.
         place: Place,
-        /// What is wrong there, and what to write instead.
+        /// The mistake there, and what to write instead.
         why: String,
     },
     /// What it describes cannot be run.

@@ -17,7 +17,7 @@ use crate::{
     store::{Became, Counted, Store},
 };
 
-/// What is read at a time.
+/// Most bytes of one read.
 const READ: usize = 16 << 10;
 
 /// Answers are sent when there are this many bytes of them, and after each read.
@@ -299,7 +299,7 @@ mod tests {
         Connection::new(Arc::new(Server::new(bytes_max, 10)))
     }
 
-    /// What is answered to bytes that come in such pieces.
+    /// Answers to bytes that come in pieces of this size.
     fn answers(connection: &mut Connection, input: &[u8], piece: usize) -> Vec<u8> {
         let mut sent = Vec::new();
         for piece in input.chunks(piece.min(READ)) {

@@ -22,7 +22,7 @@ const ITEM_BYTES: usize = 128;
 /// Times up to this are from now on, others those of a calendar: a month, as in memcached.
 const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
 
-/// What is stored under a key.
+/// The value and flags that are stored under a key.
 pub(crate) struct Item {
     pub(crate) value: Box<[u8]>,
     pub(crate) flags: u32,
@@ -92,7 +92,7 @@ impl Shard {
         found.is_some()
     }
 
-    /// The item, if it is not over. What is over is removed.
+    /// The item, if it has not expired. An expired one is removed.
     fn live(&mut self, key: &[u8], now_s: u64) -> Option<&mut Item> {
         let is_over = self.items.peek(key).is_some_and(|item| item.expires_s != 0 && item.expires_s <= now_s);
         if is_over {

@@ -28,7 +28,7 @@ pub struct Limit {
     pub burst_ns: u64,
 }
 
-/// What is left of it.
+/// CPU time of a group that is left in the period.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     /// Below 0 if more was used than there was.

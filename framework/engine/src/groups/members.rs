@@ -4,7 +4,7 @@ use super::tree::Tree;
 use super::{Groups, ROOT};
 use crate::atomics::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// What is kept of a task, in one word, because it may be released on one CPU while it moves on another: its group, and what it
+/// State of a task in one word, because it may be released on one CPU while it moves on another: its group, and what it
 /// has added to the load of that, which is 0 if it does not want to run or is in the root. Besides, since when it has been
 /// throttled without having run in between, 0 if it is not, or has; and whether it waits on its way to user mode, where it may be throttled.
 #[derive(Debug, Default)]

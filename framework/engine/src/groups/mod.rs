@@ -6,7 +6,7 @@
 //!
 //! - **Weights** are flattened, as scx_flatcg does it: the weight that a policy is told of a task is that of the task, times
 //!   the share that its group has of the group above, and so on up to the root. Shares are those among groups that have tasks
-//!   that want to run. What is directly in the root keeps its weight, bit for bit.
+//!   that want to run. A task directly in the root keeps its weight, bit for bit.
 //! - **Limits** hold a task back once its group, or one above, has used up the CPU time of the period: the task is *throttled*,
 //!   which to the policy looks as if it slept, until there is new time. As under the kernel's own scheduler, that is done on its way
 //!   to user mode, where it has no lock that others wait for. What was used in excess is missing in the next

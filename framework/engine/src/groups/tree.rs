@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::{DEFAULT_WEIGHT, Groups, IDLE_WEIGHT, Limit, ROOT, USUAL};
 use crate::atomics::Ordering::{Relaxed, Release};
 
-/// What is looked at when groups come and go.
+/// The groups as they come and go.
 #[derive(Debug)]
 pub(super) struct Tree {
     /// The host's names, in order, and the group that each stands for.

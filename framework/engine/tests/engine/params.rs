@@ -1,4 +1,4 @@
-//! What is set for a task reaches the policy that it is for, when that knows of the task, and no other.
+//! A task's parameters reach the policy that they are for, when that knows of the task, and no other.
 
 use std::sync::{Arc, Mutex};
 
@@ -83,7 +83,7 @@ const DECLARED: [u64; 2] = [1, 2];
 struct Kernel {
     engine: Engine,
     heard: [Heard; 2],
-    /// What is done in the middle of a call of the first policy.
+    /// An action in the middle of a call of the first policy.
     meanwhile: Meanwhile,
     tasks: Arc<Mutex<[u64; TASKS as usize]>>,
 }

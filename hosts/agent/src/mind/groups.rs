@@ -29,7 +29,7 @@ pub(super) struct Groups {
     limits: u32,
 }
 
-/// What is different by what the engine was just told.
+/// A change of the groups that the engine was just told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     /// Nothing that anything else depends on.

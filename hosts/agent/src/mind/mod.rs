@@ -55,7 +55,7 @@ fn count(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed) + by, Relaxed);
 }
 
-/// What is known of the task in a slot.
+/// State of the task in a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// [`TaskId::NONE`] if the engine does not know it.

@@ -30,7 +30,7 @@ pub(crate) struct Cargo<'a> {
     pub(crate) features: &'a [&'a str],
     /// Where the library's program is to be written as assembly text, too.
     pub(crate) assembly: Option<PathBuf>,
-    /// What is run instead of the compiler, with the compiler as its first argument.
+    /// A program that runs instead of the compiler, with the compiler as its first argument.
     pub(crate) wrapper: Option<PathBuf>,
     /// Where cargo runs, and looks for settings: they can name programs, which it starts.
     pub(crate) runs_in: PathBuf,
@@ -217,7 +217,7 @@ mod tests {
     use crate::{Checkout, Flags, Target, files};
     use ekiden_vm::Cache;
 
-    /// What is not in the program of the library would be linked without fuel.
+    /// A crate outside of the library's program would be linked without fuel.
     #[test]
     fn settings_do_not_keep_a_crate_out_of_the_whole_program() {
         let place = tempfile::tempdir().unwrap();

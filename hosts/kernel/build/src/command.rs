@@ -225,7 +225,7 @@ pub struct Running {
 
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 
-/// The programs that run for us now and may take long. What is ended by a signal says with it what it was doing.
+/// The programs that run for us now and may take long. A process that a signal ends names them.
 pub fn running() -> Vec<Running> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

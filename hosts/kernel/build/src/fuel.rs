@@ -26,7 +26,7 @@ use writer::Writer;
 /// How much stack a call may use, in bytes, from where it was entered, sometimes by way of the engine. The least that kernels
 /// have is 16 KiB for everything, and what a policy asks and how it is left comes on top.
 const STACK: usize = 6 * 1024;
-/// What is not in the sizes of frames: saved flags, the return addresses of functions that are not ours.
+/// Bytes beyond the sizes of frames: saved flags, the return addresses of functions that are not ours.
 const SLACK: usize = 32;
 /// The handler when fuel or stack runs out.
 const SPENT: &str = "ekiden_spent";

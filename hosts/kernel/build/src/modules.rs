@@ -71,7 +71,7 @@ impl Builder {
         })
     }
 
-    /// Leaves out what lets one policy take over from another, to measure what that costs. What is made then has a directory
+    /// Leaves out what lets one policy take over from another, to measure what that costs. Modules without it have a directory
     /// of its own.
     #[must_use]
     pub fn fixed(self) -> Self {

@@ -53,7 +53,7 @@ pub(crate) struct Artifact {
     pub(crate) files: Vec<Utf8PathBuf>,
 }
 
-/// What is known of a policy's crates.
+/// A policy's crates, and the programs that run while they are built.
 pub(crate) struct Review {
     /// The directories of crates that may have unsafe code, as they are Ekiden's.
     pub(crate) framework: Vec<PathBuf>,

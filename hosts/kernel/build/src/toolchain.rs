@@ -52,7 +52,7 @@ impl Toolchain {
         Self::look().ok()
     }
 
-    /// What is on this machine, or why that will not do. `$EKIDEN_RUST_LIBRARY` is a directory with the sources that belong
+    /// Finds the toolchain on this machine; the error says why it will not do. `$EKIDEN_RUST_LIBRARY` is a directory with the sources that belong
     /// to `$RUSTC`, for those who keep them elsewhere.
     pub(crate) fn look() -> Result<Self> {
         if let Some(library) = std::env::var_os("EKIDEN_RUST_LIBRARY").filter(|library| !library.is_empty()) {

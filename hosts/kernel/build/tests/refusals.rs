@@ -1,4 +1,4 @@
-//! What is no policy for a kernel is refused with a sentence that names the place and what to do. One project serves all of these tests, so that
+//! A policy that no kernel could run is refused with a sentence that names the place and what to do. One project serves all of these tests, so that
 //! little is compiled.
 
 use ekiden_build::{Builder, Checkout, Core, Error, Modules, Project, Target, Trust};
@@ -31,7 +31,7 @@ fn say(line: &str) {
     eprintln!("{line}");
 }
 
-/// What is the same for all that is built here: `ekiden.ko` is looked at once.
+/// The builder and core of all tests here: `ekiden.ko` is looked at once.
 fn made() -> (Builder, Core) {
     static MADE: OnceLock<(Builder, Core)> = OnceLock::new();
     let make = || {

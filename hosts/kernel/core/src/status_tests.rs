@@ -1,4 +1,4 @@
-//! What is written for people, into rooms of every length.
+//! Texts for people, written into rooms of every length.
 
 use std::{
     string::{String, ToString},
@@ -9,7 +9,7 @@ use std::{
 use super::*;
 use crate::kernel_fakes::{Running, without_engine};
 
-/// What is written into a room of `len` bytes; nothing may be written behind it.
+/// The text in a room of `len` bytes; nothing may be written behind it.
 fn written(len: usize, write: impl FnOnce(*mut u8, usize) -> i64) -> Vec<u8> {
     let mut room = vec![b'#'; len + 16];
     let used = write(room.as_mut_ptr(), len);

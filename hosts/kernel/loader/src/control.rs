@@ -42,7 +42,7 @@ pub enum Moved {
     StartedOver,
 }
 
-/// What is to take over.
+/// The policy that takes over, and its parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Succession<'a> {
     /// The policy slot of the one that runs; the default one if there is none.

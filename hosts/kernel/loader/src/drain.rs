@@ -200,7 +200,7 @@ fn new_instance(slot: u32, known: &mut u32) -> Result<Option<(u32, Instance)>> {
     }))
 }
 
-/// What is to be written.
+/// A piece of the recording for the thread that writes the file.
 enum Piece {
     /// Records of a CPU, with the number of the first one.
     Records(u32, u64, Vec<Record>),

@@ -170,7 +170,7 @@ impl LiveChecker {
         Ok(Some(Evidence { violation: finding.violation(), finding, header, trace }))
     }
 
-    /// What is wasted, if it lasts for M in most looks at CPUs, which cost next to nothing: which
+    /// A snapshot with waste that lasts for M in most looks at CPUs, which cost next to nothing: which
     /// tasks run and wait where takes a look at every task, and to watch costs far more.
     fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Snapshot>> {
         let mut lasting = Lasting::default();
@@ -190,7 +190,7 @@ impl LiveChecker {
         self.wasteful(pause).map(|now| now.filter(is_it))
     }
 
-    /// What is wasted now, or in a moment: an idle CPU may run a task for a moment.
+    /// A snapshot with waste now, or in a moment: an idle CPU may run a task for a moment.
     fn wasteful(&mut self, pause: Pause<'_>) -> Result<Option<Snapshot>> {
         for _ in 0..TRIES {
             if self.recorder.look().is_suspicious()? {

@@ -153,7 +153,7 @@ pub struct PolicyStatus {
     /// What it weighs beside others, if anything; 100 is what those weigh that have no weight.
     #[serde(default)]
     pub weight: Option<u32>,
-    /// What is done about it when a task of its changes its state in an unexpected way: `off`, `report`, `remove`, `stop`.
+    /// How the engine treats it when a task of its changes its state in an unexpected way: `off`, `report`, `remove`, `stop`.
     #[serde(default)]
     pub checks: String,
     /// The newest such change.

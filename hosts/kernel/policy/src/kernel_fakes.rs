@@ -57,7 +57,7 @@ extern "C" fn ekiden_wait_look(_wait: &mut Wait) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn ekiden_wait_end(_wait: &Wait) {}
 
-/// What is at an address, as text.
+/// The text at an address.
 unsafe fn text(bytes: *const u8, len: usize) -> String {
     // SAFETY: the caller has this many bytes there.
     String::from_utf8_lossy(unsafe { core::slice::from_raw_parts(bytes, len) }).into_owned()
@@ -203,7 +203,7 @@ unsafe extern "C" fn check(args: *mut CreateArgs) -> bool {
 
 pub(crate) static TABLE: PolicyTable = crate::table::<Plain>(create, give, take, check);
 
-/// A module has one instance at a time, so tests take turns. What is static begins anew.
+/// A module has one instance at a time, so tests take turns. Static state begins anew.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

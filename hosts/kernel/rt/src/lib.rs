@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(said(&long.repeat(9), Some(Location::caller())).len(), FAULT_TEXT_LEN);
     }
 
-    /// What is formatted may be the policy's own, and burns fuel.
+    /// A `Display` that is formatted may be the policy's own, and burns fuel.
     #[test]
     fn a_message_is_not_formatted_beyond_the_room_for_it() {
         struct Endless<'a>(&'a core::cell::Cell<u32>);

@@ -155,7 +155,7 @@ impl Run<'_> {
 
     fn take<R: Read>(&mut self, recorded: Recorded, ahead: &mut Ahead<R>) -> Result<(), ReplayError> {
         let Recorded { cpu, time_ns, .. } = recorded;
-        // What is missing before the first call has no time.
+        // A gap before the first call has no time.
         if matches!(recorded.item, Item::Entry(Entry::Call(_) | Entry::Mark(_))) {
             let first_ns = *self.first_ns.get_or_insert(time_ns);
             self.outcome.span_ns = time_ns - first_ns.min(time_ns);

@@ -29,7 +29,7 @@ impl Write for Memory {
     }
 }
 
-/// What is recorded of a simulation, and its report.
+/// The recording of a simulation, and its report.
 pub(crate) fn record(simulation: Simulation, load: &Workload) -> (Vec<u8>, SimReport) {
     let memory = Memory::default();
     let report = simulation.recorded_into(memory.clone()).run(load).unwrap();

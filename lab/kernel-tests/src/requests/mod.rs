@@ -76,7 +76,7 @@ pub(crate) fn asks(seed: u64, number: usize, user: u32) -> Result<()> {
         area: area().context("no memory")?,
         socket,
     };
-    // What is asked changes while it is read.
+    // The words of a request change while the kernel reads them.
     let (area, mut rng) = (asker.area, fastrand::Rng::with_seed(!seed));
     thread::spawn(move || {
         loop {

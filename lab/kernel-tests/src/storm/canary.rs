@@ -85,7 +85,7 @@ impl Canary {
         ))
     }
 
-    /// What is done before each nap may fail.
+    /// The step before each nap may fail.
     fn run(
         stop: &Arc<AtomicBool>,
         nap: Duration,

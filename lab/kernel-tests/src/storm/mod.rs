@@ -268,7 +268,7 @@ fn worst_ms(canaries: &[Canary]) -> Vec<u64> {
     canaries.iter().map(Canary::worst_ms).collect()
 }
 
-/// What is tried on a process that may be gone, or may not like it.
+/// Passes over errors about a process that may be gone, or may refuse.
 fn gone_or<T>(_: nix::Result<T>) {}
 
 impl Storm {

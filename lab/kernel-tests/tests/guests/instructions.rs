@@ -18,7 +18,7 @@ tests! {
     }
 }
 
-/// What is in the table: the kernel's own scheduler, and policies with the flight recorder on.
+/// The schedulers in the table: the kernel's own, and policies with the flight recorder on.
 const SCHEDULERS: [&str; 3] = ["kernel", "fifo", "wfq"];
 
 /// How far a figure may be from that of the table, as a part of it.
@@ -64,7 +64,7 @@ impl Table {
         self.figures.iter().find(|(of, at, _)| of == scheduler && at == place).map(|(.., instructions)| *instructions)
     }
 
-    /// What is wrong with what was counted. In another kernel all may take more or less, a policy as much more than the kernel's own scheduler as
+    /// Counts that differ too much. In another kernel all may take more or less, a policy as much more than the kernel's own scheduler as
     /// in the table.
     fn differences(&self, counted: &Self) -> Vec<String> {
         let mut wrong = Vec::new();

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     let by_hand: &[Test] = parallel::others(&tests).into_iter().chain(alarms::tests()).collect::<Vec<_>>().leak();
     tests.extend(by_hand);
     tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));
-    // What is asked for by name is not left for another day.
+    // A test that is asked for by name is not left for another day.
     let tomorrow = if arguments.filter.is_some() { Vec::new() } else { turns::of_tomorrow(&tests) };
     tomorrow.iter().for_each(|name| println!("at the next turn: {name} (EKIDEN_TURN=all runs it now)"));
     let guest_tests = tests.into_iter().map(|test| {

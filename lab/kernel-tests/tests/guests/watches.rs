@@ -184,7 +184,7 @@ fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(guest: &Test
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // What is half is not there, but for the name that a killed one had for it.
+    // Half a file is not there, but for the name that a killed one had for it.
     assert_eq!(
         guest.shell("ls -A /tmp/small /tmp/all | grep -v partial").trim(),
         "/tmp/all:\nended\n\n/tmp/small:\nall"

@@ -34,7 +34,7 @@ pub enum Candidate {
     },
 }
 
-/// What is behind a policy's name where it has no flight recorder.
+/// The suffix of a policy's name where it has no flight recorder.
 pub(crate) const UNRECORDED: &str = ", recorder off";
 
 /// Where policies come from. A guest has them elsewhere, which its environment says.
@@ -67,7 +67,7 @@ pub(crate) struct Candidates {
 /// The policy that is compared with plain BPF of one queue.
 pub(crate) const SHARED: &str = "global-fifo";
 
-/// What is measured in one turn: by place.
+/// Measured values of one turn, by place.
 pub(crate) type Values = Vec<(&'static str, f64)>;
 
 impl PolicyArgs {

@@ -33,7 +33,7 @@ pub const MAY_BE_UNSAFE: &[&str] = &[
 /// Where crates are; those without a folder of their own are in the root.
 const PARENTS: &[&str] = &["", "framework", "examples", "machines", "observe", "hosts", KERNEL, "lab"];
 
-/// What is in C is here, too.
+/// The folder with the C code, too.
 const KERNEL: &str = "hosts/kernel";
 
 #[derive(Args, Clone, Debug)]

@@ -28,7 +28,7 @@ use crate::{
 /// The policy that is changed: a project as `ekiden new` makes it.
 const POLICY: &str = "edit-probe";
 
-/// What is changed in it: a turn lasts some nanoseconds longer each time.
+/// The expression that is changed in it: a turn lasts some nanoseconds longer each time.
 const CHANGED: &str = "env.param(\"slice_us\") * 1000";
 
 const LIMIT: Limit = Limit { name: "seconds from a change until it runs", at_most: 15.0 };

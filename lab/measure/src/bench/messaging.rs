@@ -20,7 +20,7 @@ const SHARED_OFF: &str = "global-fifo, recorder off";
 /// Where the tasks are.
 const PLACE: &str = "all_cpus";
 
-/// What is measured by default.
+/// Defaults of the load.
 const GROUPS: u32 = 4;
 const PAIRS: u32 = 5;
 const LOOPS: u64 = 20;

@@ -35,7 +35,7 @@ const PLACES: [(&str, &str); 2] = [("one_cpu", "0,0"), ("two_cpus_across", "0,1"
 const MEASURED: &str = "wfq";
 const OTHERS: [&str; 2] = ["fifo", "cfs"];
 
-/// What is compared with the policy alone.
+/// A variant that is compared with the policy alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
     /// The kernel's own scheduler, for comparison.
@@ -63,7 +63,7 @@ const VARIANTS: [(&str, Variant); 7] = [
     (LIMITED, Variant::Limited),
 ];
 
-/// What is compared with what, where there are groups.
+/// The rows that are compared where there are groups.
 const GROUPED: &str = "wfq, 100 groups";
 const LIMITED: &str = "wfq, 100 groups with limits";
 

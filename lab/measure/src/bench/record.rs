@@ -77,7 +77,7 @@ pub(crate) struct RecordBench {
     round_trips: u64,
 }
 
-/// What is done with calls.
+/// Where calls are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Nowhere,
@@ -85,7 +85,7 @@ enum Kept {
     InFile,
 }
 
-/// What is compared, and what the table calls it.
+/// The variants that are compared, and their names in the table.
 const VARIANTS: [(&str, Kept); 3] = [("", Kept::Nowhere), (", flight", Kept::InFlight), (", recording", Kept::InFile)];
 
 impl Benchmark for RecordBench {

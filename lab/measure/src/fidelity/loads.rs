@@ -1,4 +1,4 @@
-//! What is run on both sides: the loads that are compared, and the small ones that costs are found by.
+//! Loads that run on both sides: those that are compared, and the small ones that costs are found by.
 
 use anyhow::Result;
 use ekiden_workload::{
@@ -6,7 +6,7 @@ use ekiden_workload::{
     builtin::{self, Where},
 };
 
-/// What is compared unless other loads are named. Loads with `on=0` are about one CPU.
+/// Loads that are compared unless others are named. Loads with `on=0` are about one CPU.
 pub(super) const COMPARED: [&str; 8] = [
     "pipes:round_trips=3000:on=0",
     "pipe-across",

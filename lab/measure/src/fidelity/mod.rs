@@ -91,7 +91,7 @@ impl Fidelity {
     /// The policies that have to be in this process, to be simulated.
     pub fn needs(&self) -> Needs {
         let policies = match &self.from {
-            // What is wrong with the file is said when it is needed.
+            // A mistake in the file is reported when the file is needed.
             Some(_) => self.measured().map_or_else(|_| Vec::new(), |measured| measured.policies()),
             None => self.policies.clone(),
         };

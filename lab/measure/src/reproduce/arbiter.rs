@@ -46,7 +46,7 @@ const PATIENCE_NS: u64 = 100 * US;
 /// Where this many requests wait, one for each CPU that there may be, another activation begins.
 const TOO_MANY: u32 = MOST;
 
-/// What is simulated before it counts.
+/// Simulated time before it counts, in nanoseconds.
 const WARM_UP_NS: u64 = 50 * MS;
 
 /// Loads, in percent of [`CAPACITY`].

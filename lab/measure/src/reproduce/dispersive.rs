@@ -31,7 +31,7 @@ const LONG_OF_BLOCK: usize = 2;
 /// Requests a second that use up all CPUs of the workers, if nothing else costs anything.
 const CAPACITY: f64 = CPUS as f64 * 1e9 / (0.995 * SHORT_NS as f64 + 0.005 * LONG_NS as f64);
 
-/// What is simulated before it counts.
+/// Simulated time before it counts, in nanoseconds.
 const WARM_UP_NS: u64 = 50 * MS;
 
 /// Loads, in percent of [`CAPACITY`].

@@ -47,7 +47,7 @@ const BAD_NEWS: &[&str] = &[
 /// Lines that are read from the first bad news on: a stall's report names every CPU, and the registers and the stack of one.
 const FINDING_LINES: usize = 80;
 
-/// What is said of a machine that was lost in this way.
+/// How a report names the end of a machine that was lost in this way.
 const EMULATOR_FAULT: &str = "by a fault of QEMU's own: its kernel met a breakpoint that it had removed, which happens where emulated CPUs run in \
                               threads (see docs/virtual-machines.md). Run the same command again";
 

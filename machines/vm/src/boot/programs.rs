@@ -95,7 +95,7 @@ fn furnish(root: &Path) -> Result<()> {
     for (name, target) in ROOT_LINKS {
         let link = root.join(name);
         let from = link.parent().unwrap_or(root);
-        // What is not among these packages needs no link.
+        // A target outside of these packages needs no link.
         if !link.exists() && from.join(target).exists() {
             symlink(target, &link).context("create", link)?;
         }

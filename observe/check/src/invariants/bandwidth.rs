@@ -31,7 +31,7 @@ pub struct Bandwidth {
 struct Budget {
     quota_ns: u64,
     period_ns: u64,
-    /// What is looked at began then, and this much was used before the tasks that run now began to.
+    /// The window began then, and this much was used before the tasks that run now began to.
     since_ns: u64,
     used_ns: u64,
     /// Since when each of its tasks runs.

@@ -187,7 +187,7 @@ const tests = {
     assert.match(await text(page, "#status"), /every change where it happened/);
     await shoot(page, "requests-close");
 
-    // What is drawn last is what the trace says.
+    // The run that is drawn last agrees with the trace.
     const told = run("trace", "cat", "out", "--cpu", "2").split("\n").map((line) => line.match(/^ *(\d+)\.(\d+) .* run +pid (\d+)/)).filter(Boolean);
     const runs = told.map(([, us, ns, pid]) => ({ time: Number(us) * 1000 + Number(ns), pid: Number(pid) }));
     const one = runs.filter(({ time }) => time > from && time < until).at(-1) ?? runs.find(({ time }) => time > until);

@@ -144,7 +144,7 @@ pub enum RecordingError {
     /// The header cannot be read.
     #[error("the header of the recording is damaged: {why}; record it again")]
     Header {
-        /// What is wrong with it.
+        /// The mistake in it.
         why: String,
     },
     /// It ends before its end.
@@ -162,7 +162,7 @@ pub enum RecordingError {
     Damaged {
         /// Where the block begins that is damaged.
         at: u64,
-        /// What is wrong with it.
+        /// The mistake in it.
         what: &'static str,
     },
     /// It cannot be read.

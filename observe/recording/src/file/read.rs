@@ -71,7 +71,7 @@ pub struct RecordingReader<R> {
     is_ragged: bool,
 }
 
-/// What is known of one CPU.
+/// State of one CPU's stream.
 #[derive(Default)]
 struct Stream {
     cpu: u32,
@@ -254,7 +254,7 @@ impl<R: Read> RecordingReader<R> {
         self.put_in_order();
     }
 
-    /// Nothing more can be read. What is there is reported, then this.
+    /// Nothing more can be read. The entries before it are reported, then this.
     fn fail(&mut self, error: RecordingError) {
         if self.error.is_none() {
             self.is_over = true;

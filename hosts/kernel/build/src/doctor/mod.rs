@@ -144,7 +144,7 @@ impl Diagnosis {
         self.missing(purpose).next().is_none()
     }
 
-    /// What is missing for a purpose, and for those that it builds upon.
+    /// Findings of things that a purpose lacks, or one that it builds upon.
     pub fn missing(&self, purpose: Purpose) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(move |finding| purpose.includes(finding.purpose) && finding.state == State::Missing)
     }

@@ -1,7 +1,7 @@
 //! Records what the kernel's scheduler does, whichever scheduler that is, as a trace.
 //!
 //! BPF programs on tracepoints fill a ring for each CPU (`hosts/kernel/bpf/record.bpf.c`), which has to be emptied before it is
-//! full. What is taken out is a piece of the trace at once, so memory does not grow with its length. Tracepoints tell some
+//! full. Records taken out are a piece of the trace at once, so memory does not grow with its length. Tracepoints tell some
 //! things twice or too early; [`Tidy`] puts that right, so that a trace of the kernel keeps the same rules as one of the
 //! simulator. Needs BTF and root, and no sched_ext.
 

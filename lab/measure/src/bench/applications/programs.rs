@@ -19,7 +19,7 @@ pub(super) struct Program {
     pub(super) serve: &'static str,
     /// Succeeds when that is ready.
     pub(super) ready: &'static str,
-    /// What is measured.
+    /// The program that is measured.
     pub(super) drive: &'static str,
     /// How to read what that prints.
     pub(super) read: Read,

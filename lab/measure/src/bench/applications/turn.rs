@@ -85,7 +85,7 @@ impl Stop {
     }
 }
 
-/// What is started leads a group of its own, which ends with this.
+/// A program leads a process group of its own, which ends with this.
 struct Group<'a> {
     child: Child,
     stop: &'a Stop,

@@ -33,7 +33,7 @@ const PIPES: [(&str, &str); 2] = [("pipe_one_cpu", "0,0"), ("pipe_two_cpus", "0,
 const WORKERS: [(u32, &str, &str); 2] =
     [(2, "workers_2_p50", "workers_2_p99"), (40, "workers_40_p50", "workers_40_p99")];
 
-/// What is in the paper's order, and how tables call it.
+/// Rows in the paper's order, and their names in tables.
 const TABLE_3: [(&str, &str); 2] = [("pipe_one_cpu", "one CPU"), ("pipe_two_cpus", "two CPUs")];
 const TABLE_4: [(&str, &str); 4] = [
     ("workers_2_p50", "2 workers, 50 %"),
