@@ -25,7 +25,7 @@ mod named_tests;
 mod orderings;
 mod reasons;
 
-/// Directories with nothing that somebody wrote.
+/// Directories without source: builds, git, packages of npm.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
 
 /// Ours, and that of the Rust which runs in the kernel.

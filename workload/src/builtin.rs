@@ -85,7 +85,7 @@ pub fn find(name: &str, cpus: u32) -> Option<Case> {
     })
 }
 
-/// The check of a load of which nothing else is known: that all finished, unless some of it goes on for ever.
+/// The check of a load of which nothing else is known: that all tasks finished, unless some never end.
 pub fn check_of(load: &Workload) -> Check {
     let mut ends = true;
     load.each_step(|step| ends &= !matches!(step, Step::Forever { .. }));
@@ -191,7 +191,7 @@ fn placed(report: &Report) -> Verdict {
 }
 
 /// One hog on each CPU, as in [`placement`], but kept there at first. Then all are released, and one is forced from CPU 0
-/// to CPU 1, where another runs, and at once released too: somebody must now move to the CPU that it left. Needs two
+/// to CPU 1, where another runs, and at once released too: a task must now move to the CPU that it left. Needs two
 /// CPUs.
 pub fn forced_move(cpus: u32, duration_ns: u64) -> Workload {
     let cpus = cpus.max(2);
@@ -243,7 +243,7 @@ pub fn sleepers(cpus: u32, each: u32, rounds: u64) -> Workload {
 }
 
 /// A storm: `tasks` tasks that do `steps` things each at random, forking children that run, sleep, or start a new
-/// program, and changing their CPUs and nice value. A seed makes the same load for ever.
+/// program, and changing their CPUs and nice value. A seed makes one load in every version.
 ///
 /// Nice values only rise, so that it needs no privilege.
 pub fn churn(cpus: u32, tasks: u32, steps: u32, seed: u64) -> Workload {

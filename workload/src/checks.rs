@@ -101,7 +101,7 @@ pub fn finish_times_match(report: &Report, reference: &Report, tolerance: f64) -
 }
 
 /// No two tasks were on the same CPU last, and each had a CPU for all but a part `tolerance` of its time. For loads that
-/// are stopped: a task that goes on after others have finished may well move to the CPU of one of them.
+/// are stopped: a task that runs on after others have finished may well move to the CPU of one of them.
 pub fn each_on_its_own_cpu(report: &Report, tolerance: f64) -> Verdict {
     some_tasks(report)?;
     for (index, task) in report.tasks.iter().enumerate() {

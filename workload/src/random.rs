@@ -1,4 +1,4 @@
-//! Random numbers that are the same for ever, on every machine.
+//! Random numbers that never change for a seed, on any machine.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014). Here, and not from a crate, because its sequence must never change: seeds
 /// stand in bug reports.

@@ -1,4 +1,4 @@
-//! What a load is made of: tasks, each with a small program. Plain data, so that whoever runs it (real processes or the
+//! What a load is made of: tasks, each with a small program. Plain data, so that either host (real processes or the
 //! simulator) runs the same thing.
 //!
 //! Rules that every runner keeps:
@@ -7,7 +7,7 @@
 //! - All tasks exist before time 0, waiting. At time 0 all are released at once; a task with `start_ns` sleeps until then.
 //! - CPU numbers count the CPUs that the runner may use, from 0.
 //! - Locks, barriers, conditions and pipes exist because they are named, by number from 0, and are shared by all tasks.
-//!   A lock belongs to no task: whoever unlocks it frees it, and a task that ends does not.
+//!   A lock belongs to no task: any task that unlocks it frees it, and a task that ends does not.
 //! - A task's end does not end its children. The load is over when every task and every child has ended, or at
 //!   `duration_ns`, when what still runs is killed.
 
@@ -161,7 +161,7 @@ pub enum Step {
         /// Nanoseconds of undisturbed CPU time.
         ns: u64,
     },
-    /// Use the CPU until `ns` of wall time have passed, whoever had the CPU meanwhile.
+    /// Use the CPU until `ns` of wall time have passed, no matter which task had the CPU meanwhile.
     RunFor {
         /// Nanoseconds.
         ns: u64,
@@ -202,7 +202,7 @@ pub enum Step {
         /// What to do then.
         steps: Vec<Step>,
     },
-    /// Take a lock, waiting while another task has it. Nobody queues for it: when it is freed, a task that spins for it
+    /// Take a lock, waiting while another task has it. There is no queue for it: when it is freed, a task that spins for it
     /// on a CPU has it at once; else the one that has slept longest is woken up and tries again.
     Lock {
         /// Which lock, from 0.
@@ -216,7 +216,7 @@ pub enum Step {
         /// Which lock, from 0.
         lock: u32,
     },
-    /// Wait until `parties` tasks have come to this barrier. The last to come goes on at once.
+    /// Wait until `parties` tasks have come to this barrier. The last to come continues at once.
     Barrier {
         /// Which barrier, from 0.
         barrier: u32,
@@ -226,7 +226,7 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "is_zero")]
         mode: WaitMode,
     },
-    /// Free `lock`, sleep until somebody signals `condition`, and take `lock` again. A signal that nobody waits for is
+    /// Free `lock`, sleep until a task signals `condition`, and take `lock` again. A signal without a waiter is
     /// lost.
     Await {
         /// Which condition, from 0.

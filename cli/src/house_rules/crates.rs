@@ -5,7 +5,7 @@ use std::fs;
 
 use super::{FOLDERS, WORKSPACES, assert_none, first, packages, root, within};
 
-/// What the order begins with, in a README. It goes on up to the end of the sentence.
+/// What the order begins with, in a README. It ends with the sentence.
 const ORDER: &str = "Order of the crates, lowest first:";
 
 /// The crates that a README names in their order.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Guarded entry into Rust: like setjmp and longjmp, with one saved stack pointer per CPU. Guards nest: an interrupt may
- * deliver an event while a slower call is under way, and finishes before that goes on.
+ * deliver an event while a slower call is under way, and finishes before that call resumes.
  *
  * The caller keeps this CPU: interrupts or preemption are off.
  *

@@ -95,7 +95,7 @@ static __always_inline u64 ekiden_times_begin(void)
 
 void ekiden_times_end(u32 kind, u64 start_ns);
 int ekiden_put_times(char *to, size_t size);
-/* Somebody begins to listen, or listens no more. */
+/* A reader of the tracepoint comes or goes. */
 int ekiden_watch_events(void);
 void ekiden_watch_events_no_more(void);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tracepoints, for perf, bpftrace and tracefs: what the engine is told and what it answers, and what becomes of policies. A
- * tracepoint that nobody listens to costs an instruction that does nothing.
+ * Tracepoints, for perf, bpftrace and tracefs: what the engine is told and what it answers, and how policies begin and end. A
+ * tracepoint without a listener costs an instruction that does nothing.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM ekiden

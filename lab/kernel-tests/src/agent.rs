@@ -1,4 +1,4 @@
-//! Policies in a process: what they live through, and what becomes of the tasks when that process ends in whatever way.
+//! Policies in a process: what they live through, and which scheduler has the tasks when that process ends in whatever way.
 
 use std::{
     fs::File,

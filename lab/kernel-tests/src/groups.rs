@@ -96,7 +96,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Whoever was killed in it may take a moment to leave.
+        // A process that was killed in it may take a moment to leave.
         let start = Instant::now();
         while fs::remove_dir(&self.0).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
             && start.elapsed() < Duration::from_secs(5)

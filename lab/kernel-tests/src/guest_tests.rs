@@ -320,7 +320,7 @@ struct LeavingReport {
     deaf: Vec<u32>,
 }
 
-/// The CPU that leaves wakes up whoever waits for that, nearly every time if CPU 0 is busy. What the policy wants then must
+/// The CPU that leaves wakes up the task that waits for that, nearly every time if CPU 0 is busy. What the policy wants then must
 /// not keep that CPU from doing irq_work when it is back; it would until it leaves the next time.
 pub(crate) fn leaving(modules: &Path) -> Result<()> {
     let mut config = config(modules, "faulty");
@@ -335,7 +335,7 @@ pub(crate) fn leaving(modules: &Path) -> Result<()> {
         }
     }
     drop(workers);
-    // A deaf CPU would wait for ever for the end of the policy.
+    // A deaf CPU would delay without limit the end of the policy.
     while !deaf.is_empty() && !does_irq_work()? {
         load::hotplug(1)?;
     }

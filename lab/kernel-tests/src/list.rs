@@ -34,7 +34,7 @@ use crate::{
     planted::{End, PLANTED, Planted},
 };
 
-/// What somebody else does; and first nothing at all, as tasks have to wait for each other and for the machine in any case.
+/// What another program does; and first nothing at all, as tasks have to wait for each other and for the machine in any case.
 const OTHERS: &[(&str, Run)] = &[
     ("nothing, without the policy", GuestTest::nothing),
     ("nothing", GuestTest::nothing_wrong),
@@ -74,7 +74,7 @@ struct Report {
 
 type Run = fn(&mut GuestTest) -> Result<Outcome>;
 
-/// How long tasks stood still, and CPUs; and how long it took at last until each task had run.
+/// How long tasks stood still, and CPUs; and how long it took in the end until each task had run.
 struct Waits {
     gap: Gap,
     cpu: Gap,
@@ -178,7 +178,7 @@ impl GuestTest {
         Waits { gap, cpu, after_ms }
     }
 
-    /// The other policy goes on, or the kernel's own scheduler has everything, and every task runs.
+    /// The other policy keeps running, or the kernel's own scheduler has everything, and every task runs.
     fn all_is_well(&self) -> Result<()> {
         match &self.host {
             Some(host) => host.check().context("the other policy is gone")?,

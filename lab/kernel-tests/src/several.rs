@@ -106,7 +106,7 @@ pub(crate) fn several(modules: &Path, policy: &str) -> Result<()> {
     let taken_back = tasks_of(policy, 0)?;
     choose(&Who::Process(ours.pid().as_raw()), slot, Inherit::Yes)?;
     let mut left = Vec::new();
-    // A third one takes what nobody has chosen for.
+    // A third one takes the tasks for which no policy was chosen.
     let third = Session::start(&beside(modules, "cfs", Beside::OthersAsDefault))?;
     load::everything(&third)?;
     third.check()?;
@@ -260,7 +260,7 @@ struct AloneReport {
     others: Vec<String>,
 }
 
-/// A policy beside WFQ goes wrong in each call. WFQ goes on, and gets its tasks; the policy can come again.
+/// A policy beside WFQ goes wrong in each call. WFQ keeps running, and gets its tasks; the policy can come again.
 pub(crate) fn alone(modules: &Path, panics: &Panics) -> Result<()> {
     let host = Session::start(&config(modules, "wfq"))?;
     let bystander = Worker::start("nap")?;

@@ -207,8 +207,8 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
     Ok(())
 }
 
-/// Upgrades that cannot be: each is refused with its reason, and the old policy goes on. Then one that goes wrong on the way, and
-/// the machine goes on.
+/// Upgrades that cannot be: each is refused with its reason, and the old policy keeps running. Then one that goes wrong on the way, and
+/// the machine keeps running.
 pub(crate) fn refused_upgrades(modules: &Path) -> Result<()> {
     let say =
         |what: &str, error: &LoadError| println!("{}", serde_json::json!({ "what": what, "error": error.to_string() }));

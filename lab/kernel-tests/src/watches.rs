@@ -96,7 +96,7 @@ fn watch_while<G: FnMut() -> Result<bool>>(
     session.map_or(Ok(()), |session| Ok(session.check()?))
 }
 
-/// Two that turn on CPU 0 and may use CPU 1, which stays idle if nobody steals.
+/// Two that turn on CPU 0 and may use CPU 1, which stays idle if no CPU steals.
 pub(crate) fn wasted(modules: &Path, policy: Option<&str>, behind_real_time: bool, seconds: u64) -> Result<()> {
     let config = policy.map(|policy| config(modules, policy));
     let first = if behind_real_time { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
@@ -114,7 +114,7 @@ pub(crate) fn two_on_cpu_0(classes: [i32; 2]) -> Result<Vec<Worker>> {
         worker.class(class)?;
     }
     for (worker, class) in workers.iter().zip(classes) {
-        // A real-time task stays where it is, and so does whoever waits there under a policy that does not steal.
+        // A real-time task stays where it is, and so does a task that waits there under a policy that does not steal.
         if class != libc::SCHED_FIFO {
             worker.unpin()?;
         }
@@ -149,7 +149,7 @@ struct FoundReport {
 }
 
 /// What `ekiden check --live` says and writes of such a machine, and what `ekiden top` shows. The policy has all tasks, or these two
-/// only: then the kernel's own scheduler goes on balancing, and leaves them.
+/// only: then the kernel's own scheduler keeps balancing, and leaves them.
 pub(crate) fn found(modules: &Path, policy: &str, attached: bool, ekiden: &Path, report: &Path) -> Result<()> {
     let (scope, class) = if attached { (Scope::Attached, SCHED_EXT) } else { (Scope::All, libc::SCHED_OTHER) };
     let session = Session::start(&Config { scope, ..config(modules, policy) })?;

@@ -222,7 +222,7 @@ impl Faults {
         Ok(())
     }
 
-    /// A row for each fault: the longest gap for each number of CPUs, and what was reported at last.
+    /// A row for each fault: the longest gap for each number of CPUs, and the final report.
     fn text(&self, result: &Table) -> String {
         let mut order = Vec::new();
         let mut rows: BTreeMap<(&str, bool), Vec<&Seen>> = BTreeMap::new();

@@ -119,7 +119,7 @@ pub(super) const LIMITED: Kind = Kind {
     },
 };
 
-/// Somebody takes a CPU out of the machine and puts it back, after which the kernel of papers/002, section 3.4, no longer
+/// An administrator takes a CPU out of the machine and puts it back, after which the kernel of papers/002, section 3.4, no longer
 /// balances between nodes.
 pub(super) const HOTPLUG: Kind = Kind {
     name: "hotplug",

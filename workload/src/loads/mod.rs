@@ -18,13 +18,13 @@ pub struct Param {
     pub name: &'static str,
     /// What it is, in a few words.
     pub help: &'static str,
-    /// Its value if nobody says one.
+    /// Its default.
     pub default: Default,
     /// The largest value.
     pub max: u64,
 }
 
-/// What a parameter is if nobody says it.
+/// The default of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum Default {
     /// This.

@@ -34,7 +34,7 @@ pub(crate) struct RunContext {
     pub(crate) types: Option<Geometry>,
 }
 
-/// Whether a program goes on after a step.
+/// Whether a program continues after a step.
 #[derive(PartialEq, Eq)]
 enum Flow {
     On,

@@ -1,6 +1,6 @@
 //! Runs a [`Workload`] with real processes: every task is a process that interprets its program.
 //!
-//! While tasks run, nobody does anything for the sake of measuring: a task notes its own counters when it begins and
+//! While tasks run, nothing is done for the sake of measuring: a task notes its own counters when it begins and
 //! ends, in memory that it shares with the runner, and the rest is read afterwards from processes that are dead but not
 //! yet waited for. So even a task that had to be killed is reported.
 
@@ -350,7 +350,7 @@ pub(crate) fn check_one_thread() -> Result<(), ExecError> {
     }
 }
 
-/// What Linux allows root at most if nobody has changed it (`fs.nr_open`).
+/// What Linux allows root at most by default (`fs.nr_open`).
 const OPEN_FILES_MAX: u64 = 1 << 20;
 
 /// Allows as many open files as the system lets this user have: big loads need more than the usual 1,024.

@@ -1,5 +1,5 @@
 //! What queues of hints cost: a program that writes hints, one that holds queues open, and one that floods its own beside
-//! somebody else who works. Hints are those of [`locality`], which say that the thread itself is in a set.
+//! another program that works. Hints are those of [`locality`], which say that the thread itself is in a set.
 //!
 //! [`locality`]: ../../../policies/src/locality.rs
 
@@ -177,7 +177,7 @@ pub fn flood(policy: &str, beside: Beside, cpus: [u32; 2], ns: u64) -> std::resu
                     kept.written += 1;
                 }
                 let _ = queue.ring();
-                // An emulator whose CPUs take turns goes on to the next one here; otherwise it would be the emulator that is flooded.
+                // An emulator whose CPUs take turns switches to the next one here; otherwise it would be the emulator that is flooded.
                 spin_loop();
             }
             kept.heard = queue.counts().taken;

@@ -67,7 +67,7 @@ pub(crate) struct Gate<'a> {
 impl Gate<'_> {
     /// Says that the member is set up, or could not be, and waits until the gate opens.
     pub(crate) fn wait(&self, set_up: bool) {
-        // A failed write means that the watcher is gone; then nobody is left to tell.
+        // A failed write means that the watcher is gone; then no process is left to tell.
         let _ = write(self.ready_write, &[u8::from(set_up)]);
         while read(self.gate_read, &mut [0_u8; 1]) == Err(Errno::INTR) {}
     }

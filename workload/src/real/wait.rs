@@ -10,11 +10,11 @@ use rustix::thread::futex::{self, Flags};
 use crate::real::sys::{self, Shared};
 use crate::spec::{WaitMode, Workload};
 
-/// A lock that nobody has.
+/// The lock is free.
 const FREE: u32 = 0;
-/// A lock that somebody has.
+/// A task has the lock.
 const TAKEN: u32 = 1;
-/// A lock that somebody has, and for which somebody may sleep.
+/// A task has the lock, and others may sleep for it.
 const WANTED: u32 = 2;
 
 /// How often one that spins looks before it looks at its CPU time.
@@ -29,7 +29,7 @@ pub(crate) struct Waits {
     rounds: Shared<AtomicU32>,
     /// How often each condition was signalled.
     signals: Shared<AtomicU32>,
-    /// Servers of each device that serve nobody.
+    /// Idle servers of each device.
     servers: Shared<AtomicU32>,
 }
 
@@ -47,7 +47,7 @@ impl Waits {
         })
     }
 
-    /// Takes a lock. After Drepper, *Futexes Are Tricky*: whoever has slept marks the lock as wanted, since there may be
+    /// Takes a lock. After Drepper, *Futexes Are Tricky*: a task that has slept marks the lock as wanted, since there may be
     /// others who sleep.
     pub(crate) fn lock(&self, number: u32, mode: WaitMode) -> Result<(), Errno> {
         let lock = &self.locks[number as usize];
@@ -73,7 +73,7 @@ impl Waits {
         let (arrived, rounds) = (&self.arrived[number as usize], &self.rounds[number as usize]);
         let round = rounds.load(Acquire);
         if arrived.fetch_add(1, Acquire) + 1 >= parties {
-            // Nobody comes again before the round is over.
+            // No task comes again before the round is over.
             arrived.store(0, Relaxed);
             rounds.fetch_add(1, Release);
             futex::wake(rounds, Flags::empty(), i32::MAX as u32)?;
@@ -88,7 +88,7 @@ impl Waits {
         Ok(())
     }
 
-    /// As `pthread_cond_wait`: now and then it returns although nobody signalled.
+    /// As `pthread_cond_wait`: now and then it returns without a signal.
     pub(crate) fn wait_for(&self, condition: u32, lock: Option<u32>) -> Result<(), Errno> {
         let signals = &self.signals[condition as usize];
         let before = signals.load(Acquire);
@@ -142,7 +142,7 @@ fn spin(mode: WaitMode, done: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Sleeps while the word has this value, or until somebody is woken up here.
+/// Sleeps while the word has this value, or until a wake-up for this word.
 fn sleep(word: &AtomicU32, value: u32) -> Result<(), Errno> {
     match futex::wait(word, Flags::empty(), value, None) {
         Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),

@@ -45,7 +45,7 @@ impl fmt::Display for Place {
 pub struct Remark {
     /// Where it stands.
     pub place: Place,
-    /// What becomes of it.
+    /// How the load differs from it there.
     pub what: String,
 }
 

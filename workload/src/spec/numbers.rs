@@ -1,4 +1,4 @@
-//! The numbers by which steps name pipes, locks, barriers and the like: how many there are, and what becomes of them where two loads are one.
+//! The numbers by which steps name pipes, locks, barriers and the like: how many there are, and how they change where two loads are joined.
 
 use std::collections::HashSet;
 

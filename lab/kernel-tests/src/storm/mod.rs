@@ -37,7 +37,7 @@ use self::{
 /// How long a process may take to stop, to freeze or to die when it is told so.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What stress-ng does. None of it executes PAUSE in a loop or programs timers all the time: either takes an emulator for ever.
+/// What stress-ng does. None of it executes PAUSE in a loop or programs timers all the time: either takes an emulator forever.
 /// Not `pthread`, whose last thread may outlive what it reads. Some forty threads in all. No more than ten of a group want a CPU at a
 /// time: those of `affinity` sleep 20 ms after each change.
 const STRESSORS: &[&str] = &[
@@ -251,7 +251,7 @@ fn forks() -> Result<u64> {
     line.and_then(|count| count.trim().parse().ok()).context("/proc/stat does not count processes")
 }
 
-/// Waits until a child has ended, but not for ever. Its code.
+/// Waits for a child for a limited time, and returns its exit code.
 fn wait(child: &mut Child) -> Result<Option<i32>> {
     let start = Instant::now();
     loop {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 const ROOT: &str = "/sys/fs/cgroup";
 const GROUPS: usize = 100;
 
-/// They are gone when this is; whoever was in them must be gone before.
+/// They are removed with this; processes in them must have left before.
 pub(super) struct CgroupFixture(Vec<PathBuf>);
 
 impl CgroupFixture {
@@ -40,7 +40,7 @@ impl CgroupFixture {
 impl Drop for CgroupFixture {
     fn drop(&mut self) {
         for path in &self.0 {
-            // Whoever was in it may take a moment to leave.
+            // A process that was in it may take a moment to leave.
             for _ in 0..100 {
                 if !fs::remove_dir(path).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
                     break;

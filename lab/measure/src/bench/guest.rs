@@ -75,7 +75,7 @@ impl InVm {
         }
         progress.step(format!("booting Linux {}", kernel.release()));
         let mut shape = self.shape.clone();
-        // To count is what a measurement in a guest is for; the processor itself is used if somebody asks for it.
+        // To count is what a measurement in a guest is for; the processor itself is used on request.
         shape.icount |= clock != Clock::Quick && !shape.kvm;
         let spec = Self { shape, ..*self }.spec(&kernel, share.path(), clock)?;
         let vm = Vm::boot(&kernel, &spec)?;

@@ -65,7 +65,7 @@ impl Measurement for MemoryBench {
         let mut progress = Progress::new();
         let (_, modules) = self.candidates().prepare(&mut progress)?;
         let policy = Candidate::Policy(self.policy.clone());
-        // The kernel keeps some of what it had to get for so many tasks: the second time costs less, whoever schedules.
+        // The kernel keeps some of what it had to get for so many tasks: the second time costs less under any scheduler.
         progress.step(format!("{} sleeping tasks for nothing", self.tasks));
         cost(self.tasks)?;
         progress.step(format!("{} sleeping tasks under the kernel's own scheduler", self.tasks));

@@ -176,7 +176,7 @@ impl Verdict {
         Self::of_limits(&comparison.limits, comparison.schedulers.iter().all(|row| row.still_scheduler))
     }
 
-    /// An exit code for whoever wants to know.
+    /// The exit code: whether the limits were kept.
     pub(crate) fn exit(&self) -> Option<Exit> {
         match self {
             Self { all_stayed: false, .. } => Some(Exit::TakenOut),

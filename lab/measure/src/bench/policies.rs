@@ -45,7 +45,7 @@ enum Variant {
     Alone,
     /// Two others are loaded, and each has a task that sleeps.
     OfThree,
-    /// Nobody checks states.
+    /// State transitions are not checked.
     Unchecked,
     /// Each side of the pipe is in a control group of its own, of a hundred.
     Grouped,
@@ -67,7 +67,7 @@ const VARIANTS: [(&str, Variant); 7] = [
 const GROUPED: &str = "wfq, 100 groups";
 const LIMITED: &str = "wfq, 100 groups with limits";
 
-/// More than the load can use, so that it is kept account of and nobody waits.
+/// More than the load can use, so that it is accounted for and no task waits for it.
 const LIMIT: &str = "190000 100000";
 
 /// What must be reached: limit, variant, place, reference.

@@ -97,7 +97,7 @@ pub(crate) struct WatchBench {
     every: u64,
 }
 
-/// A command of ours that goes on beside what is measured.
+/// A command of ours that runs beside what is measured.
 struct Beside {
     child: Child,
     messages: BufReader<ChildStderr>,

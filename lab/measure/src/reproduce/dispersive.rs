@@ -210,7 +210,7 @@ impl Plan {
         let mut gaps_ns = Vec::new();
         if load_percent > 0 {
             let mean_ns = (1e9 * 100.0 / (CAPACITY * load_percent as f64)) as u64;
-            // To note the time, and to write and to wake somebody up, takes the sender some time as well.
+            // Noting the time, writing and waking up a worker take the sender some time as well.
             let own_ns = 2 * syscall_ns + wakeup_ns;
             gaps_ns = waits_between(&mut random, mean_ns, own_ns, lasts_ns);
         }

@@ -73,7 +73,7 @@ impl<'a> At<'a> {
         Ok(self.count()? * 1_000)
     }
 
-    /// How often something is done; `None` for ever.
+    /// How often something is done; `None` without an end.
     pub(super) fn times(&self) -> Result<Option<u64>> {
         let times = self.integer(-1)?;
         Ok((times >= 0).then_some(times.unsigned_abs()))
