@@ -75,7 +75,7 @@ struct Row {
 }
 
 impl Sweep {
-    /// Whether one is wanted.
+    /// Whether a sweep is wanted.
     pub(crate) fn is_wanted(&self) -> bool {
         self.sweep.is_some()
     }

@@ -28,7 +28,7 @@
 #include <asm/cpuid/api.h>
 #endif
 
-/* So often in a row a CPU goes back to an int3 that is in memory, too. One that belongs to a change is gone or known after once. */
+/* How often in a row a CPU goes back to an int3 that is in memory, too. One that belongs to a change is gone or known after once. */
 #define RETRIES_MAX 100
 
 static atomic_t repaired = ATOMIC_INIT(0);

@@ -10,7 +10,7 @@ use ekiden::prelude::*;
 /// Time between two looks, in nanoseconds.
 const ROUND_NS: u64 = 1_000_000;
 
-/// So much longer than a turn a task may run by itself. On some CPUs of a machine, the policy may be without the central one.
+/// How many turns a task may run by itself. On some CPUs of a machine, the policy may be without the central one.
 const BY_ITSELF: u64 = 5;
 
 /// One queue for the machine.

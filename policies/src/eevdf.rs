@@ -35,7 +35,7 @@ pub struct Eevdf {
 /// State of one task. It is locked in calls about that task, which never overlap.
 #[derive(Default, Layout)]
 struct Account {
-    /// As it stood on `cpu` when it was charged the last time; if it waits, its place in the queue.
+    /// The entity as of the last charge on `cpu`; if it waits, its place in the queue.
     entity: Entity,
     cpu: CpuId,
     charged_ns: u64,

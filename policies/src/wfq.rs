@@ -41,7 +41,7 @@ struct RunQueue {
     min_vruntime: Shared<u64>,
     /// The virtual time of the task that runs as it was picked or at the last tick; 0 if none of ours runs.
     running: Shared<u64>,
-    /// In which period this CPU has compared its length with another's; only this CPU looks at it.
+    /// The period in which this CPU has compared its length with another's; only this CPU looks at it.
     compared_in: AtomicU64,
 }
 

@@ -65,7 +65,7 @@ fn examples(text: &str) -> String {
     code
 }
 
-/// Whose methods follow, of what stands behind `impl`.
+/// The type whose methods follow, of what stands behind `impl`.
 fn implemented(head: &str) -> &str {
     let (mut depth, mut begin) = (0, 0);
     if head.starts_with('<') {

@@ -35,7 +35,7 @@ fn commands(text: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// Why a command is none. One of which only a part is said, or with N for a number, is one.
+/// Why a command is none. A part of a command, or one with N for a number, counts as one.
 fn refused(words: &[String]) -> Option<String> {
     let error = Cli::command().try_get_matches_from(words).err()?;
     match error.kind() {

@@ -33,7 +33,7 @@ const STEPS_OF_ITS_OWN: u64 = 32;
 /// An arbiter in the kernel sees a thread that was enrolled when it next wakes up.
 const SOON: Duration = Duration::from_millis(1);
 
-/// So often an activation wakes up that the arbiter may not have seen: a hint may be heard later than that, while another one is.
+/// How often an activation wakes up that the arbiter may not have seen: a hint may be heard later than that, while another one is.
 const SHOWS_ITSELF: Duration = Duration::from_millis(100);
 
 /// What others see of an activation.
@@ -243,7 +243,7 @@ impl Own {
         }
     }
 
-    /// Sleeps while it has no CPU. By that the arbiter has it back. One that never had a CPU may have been enrolled after it last woke up, and
+    /// Sleeps while it has no CPU. The arbiter has the CPU back by that. An activation that never had a CPU may have been enrolled after it last woke up, and
     /// an arbiter in the kernel sees a thread only when it does.
     fn wait_for_cpu(&self, activation: &Activation) {
         while !activation.may_run.load(Acquire) && !self.shared.is_ending() {

@@ -4,7 +4,7 @@
 /// How many threads that run or could run there have to be for each CPU before another CPU is asked for.
 const LOAD_FACTOR_MOST: f64 = 1.5;
 
-/// So much less than when a CPU was asked for has to be used before that CPU is given back, in CPUs.
+/// How much less, in CPUs, has to be used than when a CPU was asked for before that CPU is given back.
 const HYSTERESIS: f64 = 0.09;
 
 /// A use that counts as none if it is less, in CPUs.

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{locked, sockets::Sockets, thread};
 
-/// So long one sleeps in epoll. It ends for other reasons.
+/// Timeout of a sleep in epoll. It ends for other reasons.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The activations that sleep.
@@ -88,7 +88,7 @@ impl Sleepers {
         }
     }
 
-    /// Whether one sleeps and none does in epoll.
+    /// Whether an activation sleeps and none does in epoll.
     pub(crate) fn none_polls(&self) -> bool {
         let state = &*locked(&self.state);
         state.poller.is_none() && !state.parked.is_empty()

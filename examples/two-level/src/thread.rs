@@ -22,7 +22,7 @@ pub(crate) enum Left {
 type Leave = Yielder<(), Left>;
 
 thread_local! {
-    /// By which the user-level thread that runs on this kernel thread leaves it.
+    /// How the user-level thread that runs on this kernel thread leaves it.
     static CURRENT: Cell<*const Leave> = const { Cell::new(ptr::null()) };
 }
 

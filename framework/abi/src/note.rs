@@ -54,7 +54,7 @@ pub struct Noted {
     pub value: u64,
 }
 
-/// As it is listed: `stolen_from_cpu 3`.
+/// A note as it is listed: `stolen_from_cpu 3`.
 impl fmt::Display for Noted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.name, self.value)

@@ -359,7 +359,7 @@ impl<'a> Cx<'a> {
 
     /// Makes `cpu` look for work again at once: it wakes up if it is idle, and the task that it runs gives way.
     ///
-    /// As often as there are wake-ups, ticks and timers, for one CPU each time. Kicks of more CPUs at once, and those in a search for
+    /// It may do so once for each wake-up, tick and timer, for one CPU each time. Kicks of more CPUs at once, and those in a search for
     /// work, which is what a kick leads to, are bounded in number: beyond some in a millisecond they come at its end, and a policy that asks for
     /// more all the time is taken out.
     pub fn resched(&self, cpu: CpuId) {

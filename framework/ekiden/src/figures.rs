@@ -224,7 +224,7 @@ impl Declared {
 pub struct Figures(Vec<Arc<Cells>>);
 
 impl Figures {
-    /// With those of a predecessor that its state has brought along.
+    /// Adds the figures of a predecessor that its state has brought along.
     pub(crate) fn with_older(mut self, mut older: Self) -> Self {
         older.0.retain(|old| Arc::strong_count(old) > 1 && self.0.iter().all(|new| new.name != old.name));
         older.0.append(&mut self.0);
@@ -279,7 +279,7 @@ impl Figures {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Figure {
-    /// As the policy calls it.
+    /// The policy's name for it.
     pub name: String,
     /// What it is, in a sentence.
     pub help: String,

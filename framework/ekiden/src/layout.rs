@@ -154,7 +154,7 @@ impl<K: Layout, V: Layout> Layout for BTreeMap<K, V> {
     const FINGERPRINT: Fingerprint = Fingerprint::of::<Self>("BTreeMap").with(K::FINGERPRINT).with(V::FINGERPRINT);
 }
 
-// Whose tokens they are is not part of a layout.
+// A layout does not say whose tokens they are.
 
 impl<P> Layout for Schedulable<P> {
     const FINGERPRINT: Fingerprint = Fingerprint::of::<Self>("Schedulable");

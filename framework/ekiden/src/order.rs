@@ -1,4 +1,4 @@
-//! In which order locks are taken, and which call waits for which. The address of its stack identifies a call, which costs an
+//! The order in which locks are taken, and which call waits for which. The address of its stack identifies a call, which costs an
 //! instruction and needs no help of a host.
 
 use core::{

@@ -136,7 +136,7 @@ impl<P: ?Sized> Drop for Schedulable<P> {
 /// ```
 #[must_use = "dropping the token loses the task if the token is still good"]
 pub struct Refused<P: ?Sized> {
-    /// As it was. Still good if the reason [says so](RefusalReason::token_is_good); otherwise it can be dropped.
+    /// The token as it was. Still good if the reason [says so](RefusalReason::token_is_good); otherwise it can be dropped.
     pub token: Schedulable<P>,
     /// Why.
     pub reason: RefusalReason,

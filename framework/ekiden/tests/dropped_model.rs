@@ -16,7 +16,7 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const FULL: u32 = 2;
 
-/// In which order a place is filled.
+/// The order in which a place is filled.
 #[derive(Clone, Copy, PartialEq)]
 enum Passed {
     Last,

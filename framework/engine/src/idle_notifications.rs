@@ -20,7 +20,7 @@ pub(crate) struct IdleKnown(AtomicU8);
 pub(crate) struct IdleMissed(AtomicU8);
 
 impl IdleMissed {
-    /// Whether one of these may have.
+    /// Whether one of these policies may have missed an idle CPU.
     #[inline]
     pub(crate) fn any(&self, policy_slots: PolicySlots) -> bool {
         self.0.load(Relaxed) & policy_slots != 0
@@ -35,7 +35,7 @@ impl IdleMissed {
         }
     }
 
-    /// Whether one of these has, so that it is to be told now of each CPU that is seen to idle.
+    /// Whether one of these policies has, so that it is to be told now of each CPU that is seen to idle.
     pub(crate) fn take(&self, policy_slots: PolicySlots) -> bool {
         let is_missed = self.0.fetch_and(!policy_slots, Relaxed) & policy_slots != 0;
         fence(SeqCst);

@@ -59,7 +59,7 @@ impl Scan {
     }
 }
 
-/// In which of the last scans a CPU was away.
+/// The last scans in which a CPU was away.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
     scan: AtomicU32,
@@ -116,7 +116,7 @@ impl Demand {
         self.load.fetch_add(weight.into(), Relaxed);
     }
 
-    /// As much as the scan before has counted, or this one up to now if that is more.
+    /// The load that the scan before has counted, or this one up to now if that is more.
     fn load(&self, scan: u32) -> u64 {
         let is_there = self.scan.load(Relaxed) == scan;
         if is_there { self.last_load.load(Relaxed).max(self.load.load(Relaxed)) } else { 0 }
@@ -126,7 +126,7 @@ impl Demand {
     fn last_three(&self, scan: u32) -> [u32; 3] {
         let tasks = self.tasks.load(Relaxed);
         let [last, before] = [0, 1].map(|at: usize| self.last_tasks[at].load(Relaxed));
-        // In those after the last one that counted something there was no task here.
+        // Scans after the last one that counted something found no task here.
         match scan.wrapping_sub(self.scan.load(Relaxed)) {
             0 => [tasks, last, before],
             1 => [0, tasks, last],

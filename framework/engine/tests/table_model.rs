@@ -28,7 +28,7 @@ mod groups;
 #[path = "model/policy_slots.rs"]
 mod policy_slots;
 
-/// As much of it as answers of hosts need.
+/// The part of it that answers of hosts need.
 pub mod engine {
     /// It has no policies.
     pub struct Engine<P> {

@@ -32,7 +32,7 @@ const DEVICE: &str = "/dev/ekiden";
 const STATUS_LEN: usize = 64 << 10;
 const SWITCH_ALL: &str = "/sys/kernel/sched_ext/switch_all";
 
-/// Whose policy is chosen.
+/// The thread for which a policy is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
     /// The calling one.

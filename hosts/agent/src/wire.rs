@@ -161,7 +161,7 @@ struct CpuSlot {
     _spare: [u32; 5],
 }
 
-/// `struct shot` there: a decision, and what became of it.
+/// `struct shot` there: a decision, and its result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shot {

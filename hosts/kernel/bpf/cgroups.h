@@ -34,7 +34,7 @@ static __always_inline struct cgroup *above(struct cgroup *cgrp)
 	return parent ? parent->cgroup : NULL;
 }
 
-/* The one that is looked at next, as number `i`. */
+/* The control group that is looked at next, as number `i`. */
 static __always_inline struct cgroup *next_above(struct cgroup *cgrp, u32 i)
 {
 	u32 step;

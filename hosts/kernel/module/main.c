@@ -101,7 +101,7 @@ static long ioctl_upgrade(void __user *arg)
 	if (request.params_len > EKIDEN_PARAMS_MAX || request.flags & ~EKIDEN_UPGRADE_START_OVER ||
 	    (request.arena_bytes && (request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G)))
 		return -EINVAL;
-	/* The one before may wait for a CPU that has lost its processor. */
+	/* The previous holder may wait for a CPU that has lost its processor. */
 	if (mutex_lock_killable(&ekiden_control))
 		return -EINTR;
 	ret = ekiden_upgrade(&request, &reason);

@@ -92,7 +92,7 @@ bool ekiden_queue_take_hints(struct queue *queue)
 }
 
 /*
- * An interrupt soon after what it is for, outside of every operation. So much at a time: the rest
+ * An interrupt soon after what it is for, outside of every operation. It takes a limited amount at a time: the rest
  * of what a program writes without end is heard with its next event.
  */
 void ekiden_queue_interrupt(struct irq_work *work)

@@ -26,7 +26,7 @@
 #define AT_DOWN_LOST 49
 #define AT_DOWN_TAIL 64
 
-/* So much is said in one call of the policy. */
+/* Most bytes of hints in one call of the policy. */
 #define HINTS_LEN 4096
 
 struct queue {

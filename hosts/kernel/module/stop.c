@@ -33,7 +33,7 @@ MODULE_PARM_DESC(
  * hypervisor's scheduler, which are three to eight milliseconds.
  */
 #define MEET_PATIENCE_US_MAX 20000
-/* So often before their patience doubles. */
+/* Attempts before their patience doubles. */
 #define TRIES 2
 /* A processor that is away for longer is gone. */
 #define GIVE_UP_NS (60ULL * NSEC_PER_SEC)

@@ -346,7 +346,7 @@ impl Flight {
         self.resume(cpu, Some(job), message)
     }
 
-    /// A call that can go on, because a lock was released, and what became of it.
+    /// A call that can continue, because a lock was released, and its result.
     #[inline]
     pub(crate) fn go_on(&mut self) -> Option<(u32, Done)> {
         while self.nr_waiting > 0 && RELEASED.replace(false) {

@@ -70,7 +70,7 @@ impl ReplayHost {
 /// State of one task.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
-    /// As it was told the last time, with the token that counts.
+    /// The last message about it, with the token that counts.
     pub(crate) message: Message,
     pub(crate) waits: bool,
     /// Since when it waits, or did.

@@ -216,7 +216,7 @@ impl Model {
         Ok(model)
     }
 
-    /// As it is written to a file.
+    /// The model as it is written to a file.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain data has a JSON form")
     }

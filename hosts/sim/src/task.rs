@@ -59,7 +59,7 @@ pub(crate) struct Task {
     pub(crate) root: u32,
     /// The PID of that one: what a load forks are threads of one process to policies.
     pub(crate) process: u32,
-    /// Whose child it is: where that stands, and its PID, since it may be gone.
+    /// Its parent: where that stands, and its PID, since it may be gone.
     pub(crate) parent: Option<(TaskIndex, u32)>,
     pub(crate) children: u32,
 }

@@ -71,7 +71,7 @@ pub fn apart(trace: &ekiden_trace::Header, recording: &ekiden_recording::Header)
     (is_in_kernel && trace.clock_ns == 0).then_some("it does not say when it was recorded: record it again")
 }
 
-/// As the kernel's own balancing is told: the CPUs, then the one that looked at them.
+/// Records like those of the kernel's own balancing: the CPUs, then the one that looked at them.
 fn records(decision: &Considered, begin_ns: u64, nr_cpus: u32) -> impl Iterator<Item = Record> {
     let Considered { call, cpus } = decision;
     let time_ns = call.time_ns - begin_ns;

@@ -121,7 +121,7 @@ impl Shape {
         Ok(kernel)
     }
 
-    /// As the virtual machine wants to be told, for work that is not measured.
+    /// The specification of the virtual machine, for work that is not measured.
     pub fn spec(&self, share: &Path) -> VmSpec {
         self.spec_with(share, QUICK_SHIFT)
     }

@@ -46,7 +46,7 @@ fn reach(point: Point) -> Answer {
     Answer::GoOn
 }
 
-/// In which order calls went on: the CPU at each choice.
+/// The order in which calls continued: the CPU at each choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule(pub Vec<usize>);
 

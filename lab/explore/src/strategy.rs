@@ -60,7 +60,7 @@ impl Strategy {
         false
     }
 
-    /// One of `able`, which is not empty.
+    /// Chooses one of `able`, which is not empty.
     pub(crate) fn choose(&mut self, able: &[usize]) -> usize {
         let step = self.step;
         self.step += 1;

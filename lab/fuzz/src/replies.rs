@@ -245,7 +245,7 @@ impl Kernel {
         outcome
     }
 
-    /// One of the things that happen on a machine, as a byte says.
+    /// Delivers one of the events of a machine, as a byte says.
     fn happens(&mut self, byte: u8) {
         let (kind, which) = (byte % 8, usize::from(byte / 8));
         let (cpu, index) = (which as u32 % CPUS, which % self.tasks.len());

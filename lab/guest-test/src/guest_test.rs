@@ -171,7 +171,7 @@ pub enum GuestTest {
     FaultyUpgrades,
     /// Policies come beside each other, change places, share tasks out, and go.
     Several {
-        /// The one that comes beside WFQ, which has the machine.
+        /// The policy that comes beside WFQ, which has the machine.
         #[arg(long, default_value = "fifo")]
         policy: String,
     },

@@ -1,4 +1,4 @@
-//! Runs every body on a simulated machine, and says what became of each: a line each. Bodies for the simulator always come to an end.
+//! Runs every body on a simulated machine, and prints the end of each, a line each. Bodies for the simulator always come to an end.
 
 use ekiden_sim::{Machine, Simulation};
 use ekiden_workload::builtin;

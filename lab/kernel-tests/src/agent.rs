@@ -122,7 +122,7 @@ pub(crate) fn holds(policy: &str, params: &str, flight: &Path) -> Result<()> {
 struct Ended {
     how: &'static str,
     /// The longest time for which a task that rests for a millisecond did not run until the kernel began to take all tasks
-    /// back, and in all. The kernel needs two grace periods for that. In those, tasks take turns of 20 ms, and new processes, which are
+    /// back, and in all. The kernel needs two grace periods for that. Meanwhile tasks take turns of 20 ms, and new processes, which are
     /// its own scheduler's already, go before all others.
     outage_ms: f64,
     gap_ms: f64,

@@ -28,7 +28,7 @@ impl Board {
         Ok((Self::of(&file)?, file))
     }
 
-    /// The one that a file has. It stays mapped for as long as the process lives.
+    /// The board in a file. It stays mapped for as long as the process lives.
     pub(crate) fn of(file: &impl AsRawFd) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new map of a file that has a page.

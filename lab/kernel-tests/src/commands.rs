@@ -25,7 +25,7 @@ use crate::{
     watches::two_on_cpu_0,
 };
 
-/// For what a command does at its beginning, and for what comes of what it does.
+/// Limit for what a command does at its beginning, and for its effects.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `ekiden`, with its libraries beside it.

@@ -211,7 +211,7 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
             tight.set("cpu.max", if round % 20 == 0 { "max" } else { "2000 50000" })?;
         }
         pause(7);
-        // The one that naps must not keep all the time of its group from those that spin.
+        // The napping task must not keep all the time of its group from the spinning ones.
         if round % 25 == 24 {
             hogs.iter()
                 .try_for_each(Worker::must_run)

@@ -214,7 +214,7 @@ impl LatencyProbe {
     /// Waits until each of them has run once more, and returns how long that took.
     ///
     /// # Errors
-    /// One of them does not run for five seconds.
+    /// A thread does not run for five seconds.
     pub(crate) fn all_run(&self) -> Result<f64> {
         let beats = |track: &Arc<Track>| track.beats.load(Acquire);
         let (before, start) = (self.tracks.iter().map(beats).collect::<Vec<_>>(), Instant::now());

@@ -218,7 +218,7 @@ impl GuestTest {
         let call = planted.calls[self.turn(planted) % planted.calls.len()];
         let fault = planted.fault as u64;
         let session = self.start(format!("call={} fault={fault} after=0", call as u32))?;
-        // The other one has to live with it for this long.
+        // The other policy has to live with it for this long.
         let bound = (planted.fault == Fault::Starve).then(|| Bound::of_ms(STARVED_AFTER_MS)).transpose()?;
         let (before, after) = (of(&session)?.counts, 1 + u64::from(self.round % 3));
         // It may go wrong in this very call.

@@ -35,7 +35,7 @@ fn crowd(tasks: u32) -> Result<(Worker, Group)> {
     let group = Group::top("limited")?;
     // Each has a stack, and one for signals, and room that is watched before both.
     std::fs::write("/proc/sys/vm/max_map_count", "1000000").context("there cannot be so many threads")?;
-    // The one that starts the others spins, too.
+    // The task that starts the others spins, too.
     let hogs = Worker::crowd(tasks - 1)?;
     group.take(&hogs)?;
     Ok((hogs, group))

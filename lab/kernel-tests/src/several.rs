@@ -111,7 +111,7 @@ pub(crate) fn several(modules: &Path, policy: &str) -> Result<()> {
     load::everything(&third)?;
     third.check()?;
     left.push(order()?);
-    // The one that came first goes, and with it the hold on the scheduler that it had.
+    // The policy that came first goes, and with it the hold on the scheduler that it had.
     drop(first);
     third.check()?;
     left.push(order()?);

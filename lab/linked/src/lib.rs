@@ -96,7 +96,7 @@ pub struct TwoOfOneName(pub &'static str);
 /// Adds policies of one's own to those that come with Ekiden. Only the first call of a program counts.
 ///
 /// # Errors
-/// One of them has a name that another policy has.
+/// One of the policies has a name that another policy has.
 pub fn add(own: &'static [Linked]) -> Result<(), TwoOfOneName> {
     let is_twice = |at: usize| comes_along(own[at].name) || own[..at].iter().any(|other| other.name == own[at].name);
     match (0..own.len()).find(|at| is_twice(*at)) {

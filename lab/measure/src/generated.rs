@@ -279,7 +279,7 @@ fn sift<T, E: std::error::Error + Send + Sync + 'static>(
     }
 }
 
-/// One of these that is refused without the others, and why.
+/// Finds a body that is refused without the others, and the reason.
 fn alone<T, E: std::error::Error>(
     bodies: &Range<u64>,
     left: &[u64],
@@ -345,7 +345,7 @@ impl Outcome {
         }
     }
 
-    /// One of which no module could be made.
+    /// Adds a policy of which no module could be made.
     fn add_not_built(&mut self, seen: Seen, progress: &mut Progress) {
         progress.note(&format!("policy {} of seed {} cannot be built: {}", seen.body, self.seed, seen.reason));
         self.not_built.push(seen.clone());

@@ -76,7 +76,7 @@ requests! {
     Watch(WatchBench),
 }
 
-/// As it is sent.
+/// A request as it is sent.
 #[derive(Serialize, Deserialize)]
 struct Sent {
     /// What the guest's clock counts, which it cannot find out by itself.

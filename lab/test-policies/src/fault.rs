@@ -1,6 +1,6 @@
 //! The ways in which `faulty` goes wrong.
 
-/// In which way it goes wrong; the value of parameter `fault`.
+/// How it goes wrong; the value of parameter `fault`.
 #[repr(u64)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {

@@ -82,7 +82,7 @@ impl BuildRoot {
                 ];
                 command = as_root("sh", "enter the Debian root")?;
                 command.args(["-ec", IN_ROOT, "sh"]).arg(root);
-                // Whose module it is builds it.
+                // The user whose module it is builds it.
                 command.arg(format!("{}:{}", getuid(), getgid()));
                 for (from, to) in &mounts {
                     command.arg(from).arg(to);

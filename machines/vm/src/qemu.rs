@@ -156,7 +156,7 @@ impl Qemu {
         Self::of(Origin::Cache, program, Some(root.to_owned()))
     }
 
-    /// The one in the cache, if it is there.
+    /// The QEMU in the cache, if it is there.
     pub fn fetched_in(cache: &Cache) -> Option<Self> {
         Self::fetched(&root(cache)).ok()
     }
@@ -256,7 +256,7 @@ impl Qemu {
 /// What [`Qemu::choose`] finds.
 enum Choice {
     Here(Qemu),
-    /// The one of the cache, and what the installed one was, if it was too old.
+    /// QEMU of the cache, and the version of the installed one, if it was too old.
     Newer(Option<String>),
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// In which order locks were taken so far. `L` names a lock, and `P` the place where one was wanted.
+/// The order in which locks were taken so far. `L` names a lock, and `P` the place where one was wanted.
 #[derive(Clone, Debug)]
 pub struct LockOrder<L, P> {
     /// What each CPU holds.

@@ -44,9 +44,9 @@ pub struct CpuSeen {
 pub struct CpuLimit {
     /// Which group: the inode of its directory.
     pub group: u64,
-    /// So much, in nanoseconds,
+    /// CPU time of each period, in nanoseconds.
     pub quota_ns: u64,
-    /// in so long a time.
+    /// The length of a period, in nanoseconds.
     pub period_ns: u64,
 }
 

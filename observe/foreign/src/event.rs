@@ -5,7 +5,7 @@
 pub(crate) struct Task {
     pub(crate) pid: u32,
     pub(crate) name: Name,
-    /// As the kernel counts it: below 100 is a real-time task, 120 is nice 0. Absent if the event does not tell.
+    /// The kernel's priority: below 100 is a real-time task, 120 is nice 0. Absent if the event does not tell.
     pub(crate) prio: Option<i32>,
 }
 

@@ -30,7 +30,7 @@ const PART_MAX: u64 = 64 << 20;
 const ATTRS_MAX: u64 = 16_384;
 /// Most bytes that one compressed record unpacks to.
 const UNPACKED_MAX: usize = 64 << 20;
-/// So much is read from the file at once.
+/// Most bytes that are read from the file at once.
 const PIECE: u64 = 1 << 16;
 
 // Numbers of additional parts.
@@ -287,7 +287,7 @@ impl<R: Read + Seek> PerfData<R> {
             let Some(body) = record.take(body_len) else { return Ok(taken) };
             rest = record;
             match kind {
-                // Such a one in itself would be a trap.
+                // A compressed record in itself would be a trap.
                 COMPRESSED | COMPRESSED2 if is_unpacked => return Err(damaged),
                 COMPRESSED => self.take_compressed(body)?,
                 COMPRESSED2 => {

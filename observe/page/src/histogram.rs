@@ -83,7 +83,7 @@ impl Histogram {
     }
 }
 
-/// As the page reads it.
+/// The form that the page reads.
 impl Serialize for Histogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

@@ -46,7 +46,7 @@ pub struct Run {
 pub struct Decision {
     /// When, in nanoseconds.
     pub time_ns: u64,
-    /// For which CPU, or from which.
+    /// The CPU that it is for, or from.
     pub cpu: u32,
     /// About which task, or [`NO_TASK`].
     pub task: u32,

@@ -23,7 +23,7 @@ pub struct Note {
 /// A kind of note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteKind {
-    /// As it is shown.
+    /// The name that is shown.
     pub name: String,
     /// Whether it is about a queue of hints, and not the policy's own.
     pub is_of_queue: bool,

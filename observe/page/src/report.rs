@@ -17,7 +17,7 @@ use crate::{Model, Notes, PAGE, PLACE, Summary, tile::TileId};
 /// A report is not longer than this, in bytes.
 pub const REPORT_BYTES_MAX: usize = 10_000_000;
 
-/// So much earlier do tiles come that hold a violation, or the beginning, than others of their depth.
+/// How many depths earlier tiles come that hold a violation, or the beginning, than others of their depth.
 const PREFERRED_DEPTHS: u32 = 8;
 
 /// A page that stands alone. If all of the trace takes more than `bytes_max`, it has all of it coarsely, and exactly

@@ -88,7 +88,7 @@ impl<'a> Summary<'a> {
         }
     }
 
-    /// As the browser reads it.
+    /// The JSON that the browser reads.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("plain data has a JSON form")
     }

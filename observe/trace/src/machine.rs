@@ -48,7 +48,7 @@ pub struct Task {
     pub departed: bool,
     /// The CPUs that it may use, 64 in a word; empty if the trace does not tell.
     pub allowed: Vec<u64>,
-    /// As it came, eight bytes at a time.
+    /// The name as it came, eight bytes at a time.
     pub(crate) name: Vec<u8>,
     pub(crate) parent: u64,
     pub(crate) group: u64,

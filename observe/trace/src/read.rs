@@ -143,7 +143,7 @@ impl<R: Read> Reader<R> {
         Self { on_unknown, ..self }
     }
 
-    /// The version of its format. One of version 1 names no task, and does not say which CPUs one may use.
+    /// The version of its format. A trace of version 1 names no task, and does not say which CPUs one may use.
     pub fn version(&self) -> u32 {
         self.version
     }

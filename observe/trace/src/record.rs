@@ -29,7 +29,7 @@ macro_rules! what {
             /// All of them.
             pub const ALL: &'static [What] = &[$(What::$name),*];
 
-            /// As it is printed: in small letters.
+            /// The printed name: in small letters.
             pub fn name(self) -> &'static str {
                 static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
                     What::ALL.iter().map(|what| format!("{what:?}").to_lowercase()).collect()
@@ -161,7 +161,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// As it is written.
+    /// The bytes of the record in a file.
     #[inline]
     pub fn to_bytes(self) -> [u8; RECORD_LEN] {
         let mut bytes = [0; RECORD_LEN];
@@ -249,10 +249,10 @@ pub enum InQueue {
 }
 
 impl QueueNote {
-    /// So much is counted in one note.
+    /// The most that one note counts.
     const TIMES_MAX: u32 = (1 << 24) - 1;
 
-    /// As the value of a record.
+    /// The value of a record.
     pub fn to_value(self) -> u64 {
         u64::from(self.queue) << 32 | u64::from(self.times.min(Self::TIMES_MAX)) << 8 | self.what as u64
     }

@@ -13,7 +13,7 @@ const BUSY_INTERVAL_NS: u64 = 32_000_000;
 /// One level of the hierarchy, as one CPU sees it.
 #[derive(Debug, Layout)]
 pub(crate) struct Domain {
-    /// Whose loads are compared, and among which tasks move. Between nodes that are not all linked to each other they
+    /// Groups whose loads are compared, and among which tasks move. Between nodes that are not all linked to each other they
     /// may overlap.
     pub(crate) groups: Vec<CpuMask>,
     /// Whether it spans nodes.

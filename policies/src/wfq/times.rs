@@ -20,7 +20,7 @@ const CROWD: u32 = 200;
 /// No turn is shorter, however little a task weighs and however many wait.
 const SHORTEST_TURN_NS: u64 = 50_000;
 
-/// Where a second has a hundred ticks. So long a task runs that has used up its slice.
+/// Where a second has a hundred ticks. A task that has used up its slice runs that much longer.
 const LONGEST_TICK_NS: u64 = 10_000_000;
 
 /// So little may be owed, unless the others weigh as much as a crowd.

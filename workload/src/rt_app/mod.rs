@@ -45,7 +45,7 @@ impl fmt::Display for Place {
 pub struct Remark {
     /// Where it stands.
     pub place: Place,
-    /// How the load differs from it there.
+    /// Why it makes no difference.
     pub what: String,
 }
 

@@ -10,11 +10,11 @@ use crate::lock::Lock;
 /// A task whose group has hardly any time left runs that long at least; the excess is missing later.
 const TURN_NS_MIN: u64 = 50_000;
 
-/// In that time, all tasks that wait for a group's time are to have a turn, however little time that is. They take longer than that
+/// The time in which all tasks that wait for a group's time are to have a turn, however little time that is. They take longer than that
 /// by what it costs to end a turn, and are overdue after five seconds.
 const ROUND_NS: u64 = 3_000_000_000;
 
-/// What runs is charged at ticks, which are 10 ms apart at most. So much of shorter periods is kept for what has run and is not charged yet.
+/// Running tasks are charged at ticks, which are 10 ms apart at most. Shorter periods keep this much for time that is used and not charged yet.
 const CHARGED_NS: u64 = 10_000_000;
 
 /// How much CPU time a group may use: `cpu.max` and `cpu.max.burst`.

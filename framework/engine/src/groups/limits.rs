@@ -9,7 +9,7 @@ use crate::atomics::Ordering::Relaxed;
 /// A policy is taken out when a task has waited for eight seconds.
 const OVERDUE_NS: u64 = 5_000_000_000;
 
-/// Such a turn, in nanoseconds: sched_ext only wants to see the task run. Ten thousand tasks use a fiftieth of a CPU so, and what it costs to
+/// The turn of an overdue task, in nanoseconds: sched_ext only wants to see the task run. Ten thousand tasks use a fiftieth of a CPU so, and what it costs to
 /// end their turns, which a smaller limit does not hold.
 const OVERDUE_TURN_NS: u64 = 10_000;
 

@@ -299,7 +299,7 @@ fn asked_of_all(most: u32, fault: bool) -> u32 {
 fn a_search_among_as_many_policies_as_there_may_be_takes_no_longer_than_one() {
     let policy_slots = POLICY_SLOTS as u32;
     assert_eq!(asked_of_all(u32::MAX, false), policy_slots * PICK_ATTEMPTS);
-    // The one that uses up what there is, and none after it.
+    // The policy that uses up the limit is the last that is asked.
     for most in [1, PICK_ATTEMPTS - 1, PICK_ATTEMPTS + 10, 3 * PICK_ATTEMPTS + 1] {
         assert_eq!(asked_of_all(most, false), most, "of {most}");
     }

@@ -565,7 +565,7 @@ fn weights_divide_a_cpu_among_policies_that_have_work_all_the_time() {
 /// The caller that shares them out waits until all events have seen it, and for that a task of the other policy may have to run.
 #[test]
 fn a_turn_ends_when_weights_are_shared_out() {
-    // One of these ticks is in it.
+    // One of these ticks falls into the turn.
     for before in 0..50 {
         let mut kernel = Kernel::new();
         kernel.step(Step::Add(false));

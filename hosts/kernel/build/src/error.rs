@@ -66,7 +66,7 @@ pub enum Error {
     OtherLibrary {
         /// Where the sources are.
         library: PathBuf,
-        /// Whose they are.
+        /// The toolchain that the sources belong to.
         sources: String,
         /// The compiler.
         rustc: PathBuf,

@@ -14,7 +14,7 @@ use walkdir::WalkDir;
 
 use crate::sysfs;
 
-/// So much of what a group may use is all of it: it is not known when its periods begin.
+/// This share of what a group may use counts as all of it: it is not known when its periods begin.
 const USED_UP: f64 = 0.8;
 
 /// What limited groups use of their CPU time.

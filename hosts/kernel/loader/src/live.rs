@@ -262,7 +262,7 @@ impl LiveChecker {
         self.recorder.attach_functions()?;
         // Makes room for the rest.
         self.recorder.take(&mut by_others(trace));
-        // As before M. What there is by then is enough if a signal ends this.
+        // The pause before M. The evidence by then is enough if a signal ends this.
         pause(self.persists / 10);
         let from_ns = self.recorder.elapsed_ns();
         let mut has_looked = !sysfs::kernel_balances();

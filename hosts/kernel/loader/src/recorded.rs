@@ -1,4 +1,4 @@
-//! What a recorder of the kernel's scheduler takes out of its rings, and what comes of it.
+//! What a recorder of the kernel's scheduler takes out of its rings, and the trace that is made of it.
 
 use ekiden_trace::Trace;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
@@ -19,7 +19,7 @@ impl Raw {
     /// Bytes that it takes.
     pub const LEN: usize = size_of::<Self>();
 
-    /// As it lies in memory.
+    /// The bytes in memory.
     #[inline]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         transmute!(self)

@@ -70,7 +70,7 @@ pub struct Stops {
     pub took_ns: u64,
     /// How long it took from the wish until it was done, the longest time, in nanoseconds.
     pub took_ns_max: u64,
-    /// For which CPU a meeting was given up last; negative if none was.
+    /// The CPU for which a meeting was given up last; negative if none was.
     pub late_cpu: i32,
     /// How often no CPU stood still, as it was enough to wait until all had seen a change.
     pub graces: u64,

@@ -13,7 +13,7 @@ use crate::error::{Context, LoadError, Result};
 /// Threads come while others are looked at: it is looked again until there are no new ones, but not without end.
 const LOOKS: u32 = 20;
 
-/// For whom a policy is chosen.
+/// The tasks for which a policy is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
     /// One thread; 0 is the calling one.

@@ -1,6 +1,6 @@
-//! Whose waits for a CPU are counted, and what is counted.
+//! The tasks whose waits for a CPU are counted, and what is counted.
 
-/// Whose waits to count.
+/// The tasks whose waits count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whom {
     /// A thread, or all of a process.

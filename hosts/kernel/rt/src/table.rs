@@ -187,7 +187,7 @@ impl Settings {
     }
 }
 
-/// As much as there is room for, and how much that is.
+/// Copies the part that there is room for, and returns its length in bytes.
 fn note(reason: &[u8], room: &mut [u8]) -> u32 {
     let len = reason.len().min(room.len());
     room[..len].copy_from_slice(&reason[..len]);

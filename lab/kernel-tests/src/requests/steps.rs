@@ -454,7 +454,7 @@ impl Asker {
             return;
         }
         let Ok(()) = address(to).and_then(|to| self.socket.connect_addr(&to)) else { return };
-        // The other one may be dead, or have no room.
+        // The other process may be dead, or have no room.
         with_descriptor(|message, room| {
             *room = device;
             // SAFETY: `with_descriptor` has made the message whole, and its parts outlive the call.

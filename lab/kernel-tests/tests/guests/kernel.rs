@@ -137,7 +137,7 @@ fn policies_get_the_cpus_and_the_shares_that_they_were_given(guest: &TestGuest) 
         let expected = one / (one + other);
         assert!((share - expected).abs() < 0.05, "{share} instead of {expected}: {report}");
     }
-    // The other one has 3 ticks of 25.
+    // The other policy has 3 ticks of 25.
     assert!(report["share_of_owner"].as_f64().unwrap() > 0.75, "{report}");
     assert_eq!((&report["seen_of_owner"], &report["seen_of_other"]), (&[1].into(), &[0].into()), "{report}");
     assert_eq!((&report["cpus"], &report["strict"]), (&"1".into(), &true.into()), "{report}");

@@ -1,4 +1,4 @@
-//! Whose turn it is in tests that every policy has to pass, where a run has no time for all.
+//! The policies that have a turn in tests that every policy has to pass, where a run has no time for all.
 
 use std::{
     env,

@@ -101,7 +101,7 @@ impl Candidate {
         }
     }
 
-    /// As the kernel calls it; `None` for its own.
+    /// The kernel's name for it; `None` for its own.
     pub(crate) fn kernel_name(&self) -> Option<String> {
         match self {
             Self::Default => None,

@@ -41,7 +41,7 @@ const DRAWN: usize = 1_000;
 const CAPACITY: f64 =
     MOST as f64 * 1e9 / ((BASE_NS + MORE_NS) as f64 * (100 + UPDATES * (UPDATE_TIMES - 1)) as f64 / 100.0);
 
-/// So long an activation looks for requests before it gives its CPU back: what it costs to come back from a deep idle state.
+/// How long an activation looks for requests before it gives its CPU back: what it costs to come back from a deep idle state.
 const PATIENCE_NS: u64 = 100 * US;
 /// Where this many requests wait, one for each CPU that there may be, another activation begins.
 const TOO_MANY: u32 = MOST;

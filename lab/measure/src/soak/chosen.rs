@@ -43,7 +43,7 @@ impl Chosen {
     /// What a soak is about that was given these names: without any, the policies of the project in the current directory, or ours.
     ///
     /// # Errors
-    /// One of them is not linked into this program.
+    /// A policy is not linked into this program.
     pub(super) fn of(names: &[String]) -> Result<Self> {
         let names = names_or_own(names);
         if let Some(unknown) = names.iter().find(|name| policies::find(name).is_none()) {

@@ -93,7 +93,7 @@ impl Initramfs {
     fn modules(&mut self, kernel: &Kernel, more: Option<&str>, repair: Option<&Path>) -> Result<()> {
         let mut all = Vec::new();
         if let Some(file) = repair {
-            // The others change the kernel's code when they are loaded.
+            // The other modules change the kernel's code when they are loaded.
             all.push((repair::MODULE.to_owned(), fs::read(file).context("read", file)?));
         }
         for module in NEEDED_MODULES.iter().copied().chain(more) {

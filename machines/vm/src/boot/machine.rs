@@ -448,7 +448,7 @@ fn what(directory: &Path) -> String {
     format!("machine {}", directory.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// One of the programs of a machine that stays.
+/// Starts one of the programs of a machine that stays.
 fn daemon(directory: &Path, name: &str) -> Result<Daemon> {
     Daemon::load(&directory.join(format!("{name}.pid")), &directory.join(format!("{name}.log")))
 }

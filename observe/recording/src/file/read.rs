@@ -40,7 +40,7 @@ pub enum Item {
 /// The next thing that a recording tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Whose stream it is in: the CPU that was busy with it.
+    /// The CPU in whose stream it is: the one that was busy with it.
     pub cpu: u32,
     /// When it began, on the host's clock.
     pub time_ns: u64,
@@ -160,7 +160,7 @@ impl<R: Read> RecordingReader<R> {
         &self.header
     }
 
-    /// The version of its format. One of version 1 does not say on whose time a call came: [`thread`](crate::RecordedCall::thread) is 0.
+    /// The version of its format. A recording of version 1 does not say on whose time a call came: [`thread`](crate::RecordedCall::thread) is 0.
     pub fn version(&self) -> u32 {
         self.version
     }

@@ -68,7 +68,7 @@ impl Check {
         finding
     }
 
-    /// One of some programs is there.
+    /// Finds whether one of several programs is there.
     fn program(self, machine: &Machine, names: &[&str]) -> Finding {
         let seen = machine.program(names).map(|path| path.display().to_string());
         self.result(machine, seen.ok_or_else(|| format!("no {}", names.join(", no "))))

@@ -130,7 +130,7 @@ mod tests {
         Rings { map, stride, records, next: vec![0; nr_cpus] }
     }
 
-    /// As the kernel writes.
+    /// Writes a record as the kernel does.
     fn write(rings: &Rings, cpu: usize, time_ns: u64, what: u32) {
         let what = if what == 0 { 0 } else { what | (cpu as u32) << 16 };
         let ring = rings.ring(cpu);

@@ -9,7 +9,7 @@ use ekiden_workload::{HintWord, Step, TaskSpec, Workload};
 use super::{MS, US, good, hogs};
 
 const CPUS: u32 = 4;
-/// So long it runs; a turn is as long as a tick, and a new task waits for some of them.
+/// How long it runs; a turn is as long as a tick, and a new task waits for some of them.
 const FOREVER_MS: u64 = 400;
 
 fn ask(queue: u32, ask: Ask, thread: HintWord, cpus: u32, priority: u32) -> Step {

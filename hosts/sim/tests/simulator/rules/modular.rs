@@ -52,7 +52,7 @@ proptest! {
         let tasks = tasks.iter().enumerate();
         let tasks = tasks.map(|(number, (run_us, sleep_us))| sleeper(&format!("t{number}"), run_us * US, sleep_us * US));
         let result = run::<Modular>(4, &format!("modules={modules} bound_us={bound_us}"), 100, tasks.collect());
-        // As long as a CPU takes to come.
+        // The time that a CPU takes to come.
         let longest = longest_waste_ns(&result, 4);
         prop_assert!(longest < 10 * US, "{longest} ns");
     }
