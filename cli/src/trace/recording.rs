@@ -20,7 +20,7 @@ pub(super) struct Recording {
     reader: RecordingReader<BufReader<File>>,
     /// When the first call in it, or mark, was.
     begin_ns: Option<u64>,
-    /// By slot: the tasks that had it last, with their PIDs.
+    /// By index: the tasks that had it last, with their PIDs.
     pids: HashMap<u32, (TaskId, u32)>,
 }
 

@@ -4,9 +4,9 @@ use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A task, by its slot in the engine's table and the generation of that slot.
+/// A task, by the index of its entry in the engine's table and the generation of that entry.
 ///
-/// A slot is used again after its task is gone; the generation tells the two apart. Generations start at 1, so the
+/// An entry is used again after its task is gone; the generation tells the two apart. Generations start at 1, so the
 /// all-zero value names no task.
 ///
 /// ```
@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub struct TaskId {
     /// Index into the task table, below the table's capacity.
     pub slot: u32,
-    /// How many tasks have used the slot so far, this one included.
+    /// How many tasks have used the entry so far, this one included.
     pub generation: u32,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for TaskId {
 
 /// A scheduling token as it crosses the boundary of a policy: the right to run `task` on `cpu`, once.
 ///
-/// `serial` is the engine's count of tokens issued for the slot; only the newest one is honoured.
+/// `serial` is the engine's count of tokens issued for the entry; only the newest one is honoured.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable)]
 pub struct RawToken {
@@ -68,7 +68,7 @@ pub struct RawToken {
     pub task: TaskId,
     /// The CPU that it may run on.
     pub cpu: u32,
-    /// Which of the slot's tokens this is; 0 means that there is no token.
+    /// Which of the entry's tokens this is; 0 means that there is no token.
     pub serial: u32,
 }
 

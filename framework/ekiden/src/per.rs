@@ -133,7 +133,7 @@ grouped! {
     PerNode, nodes, node
 }
 
-/// One `T` per task, found by the task's slot. A slot is used again when its task is gone: reset what must not be
+/// One `T` per task, found by the index of the task's entry. An entry is used again when its task is gone: reset what must not be
 /// inherited in [`task_new`](crate::Scheduler::task_new).
 ///
 /// ```
@@ -143,7 +143,7 @@ grouped! {
 /// let vruntime = PerTask::new(&env, || Shared::new(0_u64));
 /// let task = TaskId { slot: 7, generation: 1 };
 /// vruntime[task].set(1_000);
-/// // The next task in this slot finds what that one left.
+/// // The next task in this entry finds what that one left.
 /// assert_eq!(vruntime[TaskId { slot: 7, generation: 2 }].get(), 1_000);
 /// ```
 #[derive(Debug)]
@@ -152,7 +152,7 @@ pub struct PerTask<T> {
 }
 
 impl<T> PerTask<T> {
-    /// Makes every slot's `T`. Memory: the table's capacity times the size of `T`, taken at once.
+    /// Makes every entry's `T`. Memory: the table's capacity times the size of `T`, taken at once.
     pub fn new(env: &Env, make: impl FnMut() -> T) -> Self {
         let mut slots = Vec::with_capacity(env.max_tasks() as usize);
         slots.resize_with(env.max_tasks() as usize, make);

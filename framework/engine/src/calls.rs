@@ -12,7 +12,7 @@ use crate::fault::ContractViolationKind;
 use crate::notices::bit;
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::state::{Phase, State};
-use crate::table::{Slot, token};
+use crate::table::{TaskEntry, token};
 
 /// Calls after which a policy that asks for nothing answers the next search for work as it would have before.
 const NO_NEWS: Calls =
@@ -25,7 +25,7 @@ impl<P: Policy> Engine<P> {
         handling: &Handling<'_, SINGLE>,
         call: Call,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
     ) -> Message {
         Message {
             call: call as u32,
@@ -33,10 +33,10 @@ impl<P: Policy> Engine<P> {
             task,
             token_cpu: 0,
             token_serial: 0,
-            runtime_ns: slot.runtime_ns.load(Relaxed),
-            weight: slot.weight.load(Relaxed),
-            nice: slot.nice.load(Relaxed),
-            pid: slot.pid.load(Relaxed),
+            runtime_ns: entry.runtime_ns.load(Relaxed),
+            weight: entry.weight.load(Relaxed),
+            nice: entry.nice.load(Relaxed),
+            pid: entry.pid.load(Relaxed),
             flags: 0,
             arg: 0,
         }
@@ -132,21 +132,21 @@ impl<P: Policy> Engine<P> {
         mut contract_violation_in: Option<Call>,
     ) {
         // A policy that drops the new one too is told again until it has made too many contract violations.
-        while let Some(slot) = self.tasks.get(lost.task) {
-            let seen = slot.state();
+        while let Some(entry) = self.tasks.get(lost.task) {
+            let seen = entry.state();
             let state = seen.issue(seen.phase(), seen.cpu());
-            if seen.serial() != lost.serial || !seen.phase().is_waiting() || !slot.try_state(seen, state) {
+            if seen.serial() != lost.serial || !seen.phase().is_waiting() || !entry.try_state(seen, state) {
                 return;
             }
             if let Some(call) = contract_violation_in {
-                self.contract_violation(policy_slot, ContractViolationKind::TokenLost, call, seen.cpu(), slot);
+                self.contract_violation(policy_slot, ContractViolationKind::TokenLost, call, seen.cpu(), entry);
             }
             if !policy_slot.is_taken() {
                 return;
             }
             let call = Call::TaskPreempt;
             contract_violation_in = Some(call);
-            let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
+            let mut message = self.message(handling, call, lost.task, entry).with_token(token(lost.task, state));
             message.cpu = state.cpu();
             let reply = *policy_slot.deliver::<false>(&message, &[], &mut MaybeUninit::uninit());
             policy_slot.has_heard();
@@ -165,17 +165,17 @@ impl<P: Policy> Engine<P> {
         handling: &mut Handling<'_, SINGLE>,
         call: Call,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
         state: State,
         flags: u32,
     ) {
         let policy_slot = self.policy_slot_of::<SINGLE>(state);
-        let mut message = self.message(handling, call, task, slot).with_token(token(task, state));
+        let mut message = self.message(handling, call, task, entry).with_token(token(task, state));
         message.cpu = state.cpu();
         message.flags = flags;
         self.call(handling, policy_slot, &message, &[]);
         if call == Call::TaskNew {
-            self.params_of_new(&mut handling.rare(), task, slot);
+            self.params_of_new(&mut handling.rare(), task, entry);
         }
     }
 
@@ -185,24 +185,24 @@ impl<P: Policy> Engine<P> {
         handling: &mut Handling<'_>,
         policy_slot: &PolicySlot<P>,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
     ) {
         if policy_slot.calls().has(Call::TaskDeparted) {
-            let message = self.message(handling, Call::TaskDeparted, task, slot);
+            let message = self.message(handling, Call::TaskDeparted, task, entry);
             self.call(handling, policy_slot, &message, &[]);
         }
     }
 
-    pub(crate) fn tell_about(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot) {
+    pub(crate) fn tell_about(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, entry: &TaskEntry) {
         if self.groups.is_active() {
-            self.charge_groups(handling, task, slot);
+            self.charge_groups(handling, task, entry);
         }
-        slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
+        entry.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         // The policy knows nothing of a task that has not waited for a CPU yet.
-        let state = slot.state();
+        let state = entry.state();
         let policy_slot = self.policy_slot_of::<false>(state);
         if policy_slot.calls().has(call) && state.phase() != Phase::New && !state.is_unheard() {
-            let message = self.message(handling, call, task, slot);
+            let message = self.message(handling, call, task, entry);
             self.call(handling, policy_slot, &message, &[]);
         }
     }
@@ -211,7 +211,7 @@ impl<P: Policy> Engine<P> {
     /// default one.
     pub(crate) fn tell(&self, handling: &mut Handling<'_>, call: Call, payload: &[u8]) {
         let event = handling.event;
-        let of_task = self.tasks.get(event.task).map(|slot| slot.state().policy_slot());
+        let of_task = self.tasks.get(event.task).map(|entry| entry.state().policy_slot());
         let policy_slot = match event.flags {
             0 => of_task.unwrap_or_else(|| self.default_policy_slot()),
             named => (named as usize - 1) % POLICY_SLOTS,
@@ -222,7 +222,7 @@ impl<P: Policy> Engine<P> {
             return;
         }
         let mut message = match self.tasks.get(event.task) {
-            Some(slot) => self.message(handling, call, event.task, slot),
+            Some(entry) => self.message(handling, call, event.task, entry),
             None => Message::about_cpu(call, event.cpu),
         };
         message.arg = event.args[0];

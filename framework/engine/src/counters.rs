@@ -71,10 +71,10 @@ pub(crate) struct Cpu {
     /// How many ticks found a task of each policy running outside of the policy's turn: in the round under way in the lower half, and in
     /// the one before in the upper.
     pub(crate) ran: [AtomicU32; POLICY_SLOTS],
-    /// When the task in a slot that runs has to give way because its group has no more CPU time; 0 for never.
+    /// When the task in an entry that runs has to give way because its group has no more CPU time; 0 for never.
     pub(crate) cut_ns: AtomicU64,
-    /// That slot.
-    pub(crate) cut_slot: AtomicU32,
+    /// The index of that entry.
+    pub(crate) cut_index: AtomicU32,
     /// The place in the order of the policy that is asked first next.
     pub(crate) first: AtomicU32,
     /// The policy slots in the order in which their policies are asked here, and the place of each in it.

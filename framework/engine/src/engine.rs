@@ -19,7 +19,7 @@ use crate::pace::Late;
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::shares::Shares;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
-use crate::table::{Slot, TaskTable};
+use crate::table::{TaskEntry, TaskTable};
 use crate::task_params::Kept;
 
 /// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
@@ -40,7 +40,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) host: Arc<dyn EngineHost + Send>,
     pub(crate) tasks: TaskTable,
     pub(crate) groups: Groups,
-    /// Parameters of tasks, by their slots.
+    /// Parameters of tasks, by the index of their entry.
     pub(crate) params: Vec<Kept>,
     pub(crate) idle: Arc<IdleCpus>,
     pub(crate) late: Late,
@@ -110,7 +110,7 @@ impl<P: Policy> Engine<P> {
     /// Whether [`EventKind::SelectCpu`] has to be delivered for a task: its policy chooses CPUs, or has not all of them.
     #[inline]
     pub fn chooses_cpu(&self, task: TaskId) -> bool {
-        let asks = |slot: &Slot| self.policy_slot_of::<false>(slot.state()).calls().has(Call::SelectTaskRq);
+        let asks = |entry: &TaskEntry| self.policy_slot_of::<false>(entry.state()).calls().has(Call::SelectTaskRq);
         self.is_shared() || self.tasks.get(task).is_some_and(asks)
     }
 
@@ -238,28 +238,28 @@ impl<P: Policy> Engine<P> {
             ENABLE => self.with_task(handling, Self::task_enable),
             DISABLE => self.with_task(handling, Self::task_disable),
             EXIT => self.with_task(handling, Self::task_exit),
-            SELECT_CPU => self.with_task(handling, |engine, handling, task, slot| {
-                engine.select_cpu(handling, task, slot);
+            SELECT_CPU => self.with_task(handling, |engine, handling, task, entry| {
+                engine.select_cpu(handling, task, entry);
                 if engine.is_shared() {
-                    engine.keep_in(handling, task, slot);
+                    engine.keep_in(handling, task, entry);
                 }
             }),
             REFUSED => self.with_task(handling, Self::pick_refused),
-            TICK => self.with_task(handling, |engine, handling, task, slot| {
+            TICK => self.with_task(handling, |engine, handling, task, entry| {
                 Counters::count(&engine.cpu(handling.event.cpu).ticks_heard);
                 engine.tick_beyond(handling);
-                if engine.groups.is_active() && engine.ticks_in_group(handling, task, slot) {
+                if engine.groups.is_active() && engine.ticks_in_group(handling, task, entry) {
                     handling.outcome.kicks.add(handling.event.cpu);
                 }
-                engine.tell_about(handling, Call::TaskTick, task, slot);
+                engine.tell_about(handling, Call::TaskTick, task, entry);
                 if !engine.is_single() {
-                    engine.rotate(handling, handling.event.cpu, slot);
+                    engine.rotate(handling, handling.event.cpu, entry);
                 }
             }),
-            YIELD => self.with_task(handling, |_, _, _, slot| slot.set_state(slot.state().yielding())),
+            YIELD => self.with_task(handling, |_, _, _, entry| entry.set_state(entry.state().yielding())),
             NICE => self.with_task(handling, Self::nice),
-            AFFINITY => self.with_task(handling, |engine, handling, task, slot| {
-                engine.tell_about(handling, Call::TaskAffinityChanged, task, slot);
+            AFFINITY => self.with_task(handling, |engine, handling, task, entry| {
+                engine.tell_about(handling, Call::TaskAffinityChanged, task, entry);
             }),
             ONLINE => {
                 self.policy_slots.iter().for_each(PolicySlot::has_heard);
@@ -273,8 +273,8 @@ impl<P: Policy> Engine<P> {
             QUEUE_CLOSE => self.tell(handling, Call::UnregisterQueue, &[]),
             MOVE => self.with_task(handling, Self::task_moves),
             REFILL => self.refill(handling),
-            PARAMS => self.with_task(handling, |engine, handling, task, slot| {
-                engine.set_params(handling, task, slot, payload);
+            PARAMS => self.with_task(handling, |engine, handling, task, entry| {
+                engine.set_params(handling, task, entry, payload);
             }),
             _ => self.group_event(handling),
         }
@@ -285,22 +285,22 @@ impl<P: Policy> Engine<P> {
     fn with_task<const SINGLE: bool>(
         &self,
         handling: &mut Handling<'_, SINGLE>,
-        handle: impl FnOnce(&Self, &mut Handling<'_, SINGLE>, TaskId, &Slot),
+        handle: impl FnOnce(&Self, &mut Handling<'_, SINGLE>, TaskId, &TaskEntry),
     ) {
         let task = handling.event.task;
         match self.tasks.get(task) {
-            Some(slot) => {
-                if UPGRADABLE && !self.is_attached::<SINGLE>(slot.state()) {
-                    self.attach(&mut handling.rare(), task, slot);
+            Some(entry) => {
+                if UPGRADABLE && !self.is_attached::<SINGLE>(entry.state()) {
+                    self.attach(&mut handling.rare(), task, entry);
                 }
-                handle(self, handling, task, slot);
+                handle(self, handling, task, entry);
             }
             None => handling.outcome.status = Status::Invalid as i32,
         }
     }
 
-    fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let policy_slot = self.policy_slot_of::<false>(slot.state());
+    fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        let policy_slot = self.policy_slot_of::<false>(entry.state());
         if !policy_slot.calls().has(Call::SelectTaskRq) {
             handling.outcome.cpu = handling.event.args[0] as i32;
             return;
@@ -308,7 +308,7 @@ impl<P: Policy> Engine<P> {
         // Where no CPU is idle the host suggests where the task ran last, which may be offline by now.
         let suggested = self.host_cpu(task, handling.event.args[0] as u32);
         handling.outcome.cpu = suggested as i32;
-        let mut message = self.message(handling, Call::SelectTaskRq, task, slot);
+        let mut message = self.message(handling, Call::SelectTaskRq, task, entry);
         message.arg = u64::from(suggested);
         message.flags = handling.event.flags as u32;
         let chosen = self.call(handling, policy_slot, &message, &[]).cpu;
@@ -318,7 +318,7 @@ impl<P: Policy> Engine<P> {
         {
             handling.outcome.cpu = if policy_slot.is_taken() { chosen } else { suggested } as i32;
         } else {
-            self.chose_badly(handling, policy_slot, task, slot, chosen);
+            self.chose_badly(handling, policy_slot, task, entry, chosen);
         }
     }
 
@@ -326,23 +326,23 @@ impl<P: Policy> Engine<P> {
     #[inline]
     fn enqueue<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>) {
         let (event, task) = (handling.event, handling.event.task);
-        let Some(slot) = self.tasks.get(task) else {
+        let Some(entry) = self.tasks.get(task) else {
             handling.outcome.status = Status::Invalid as i32;
             return;
         };
-        if self.groups.is_active() && self.waits_in_group(&mut handling.rare(), task, slot, Phase::Throttled) {
+        if self.groups.is_active() && self.waits_in_group(&mut handling.rare(), task, entry, Phase::Throttled) {
             return;
         }
-        slot.runtime_ns.store(event.runtime_ns, Relaxed);
+        entry.runtime_ns.store(event.runtime_ns, Relaxed);
         // Looked at once: this is the busiest of all.
-        let mut seen = slot.state();
+        let mut seen = entry.state();
         if UPGRADABLE && !self.is_attached::<SINGLE>(seen) {
-            self.attach(&mut handling.rare(), task, slot);
-            seen = slot.state();
+            self.attach(&mut handling.rare(), task, entry);
+            seen = entry.state();
         }
-        if !SINGLE && slot.choice() != seen.policy_slot() {
-            self.change_policy(&mut handling.rare(), task, slot);
-            seen = slot.state();
+        if !SINGLE && entry.choice() != seen.policy_slot() {
+            self.change_policy(&mut handling.rare(), task, entry);
+            seen = entry.state();
         }
         let policy_slot = self.policy_slot_of::<SINGLE>(seen);
         let call = match seen.phase() {
@@ -351,36 +351,36 @@ impl<P: Policy> Engine<P> {
             // It has slept in between: see `EventKind::Block`.
             Phase::Running if event.flags & enqueue_flags::WAKEUP != 0 => {
                 if UPGRADABLE {
-                    self.slept(handling, policy_slot, task, slot);
+                    self.slept(handling, policy_slot, task, entry);
                 }
                 Call::TaskWakeup
             }
             Phase::Running if seen.is_yielding() => Call::TaskYield,
             Phase::Running => Call::TaskPreempt,
-            Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(&mut handling.rare(), task, slot, seen),
+            Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(&mut handling.rare(), task, entry, seen),
             Phase::Free => {
-                self.transit(event.cpu, slot, seen, Transition::Enqueue);
+                self.transit(event.cpu, entry, seen, Transition::Enqueue);
                 Call::TaskNew
             }
             // Just released.
             Phase::Throttled | Phase::ThrottledByTick => return,
         };
-        if self.groups.is_active() && !self.admit(&mut handling.rare(), task, slot, call, Phase::Throttled) {
+        if self.groups.is_active() && !self.admit(&mut handling.rare(), task, entry, call, Phase::Throttled) {
             return;
         }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
         let state = seen.issue(Phase::Ready, event.cpu);
-        if !slot.try_state(seen, state) {
+        if !entry.try_state(seen, state) {
             return self.enqueue_overtaken(&mut handling.rare());
         }
         let for_idle = event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu);
-        self.hand_token(handling, call, task, slot, state, if for_idle { FOR_IDLE } else { 0 });
+        self.hand_token(handling, call, task, entry, state, if for_idle { FOR_IDLE } else { 0 });
         if !SINGLE {
             // It has faulted, here or elsewhere.
             if state.attachment() != policy_slot.attachment() {
-                return self.attach(&mut handling.rare(), task, slot);
+                return self.attach(&mut handling.rare(), task, entry);
             }
-            if self.is_shared() && self.send_away(&mut handling.rare(), task, slot) {
+            if self.is_shared() && self.send_away(&mut handling.rare(), task, entry) {
                 return;
             }
         }
@@ -403,50 +403,50 @@ impl<P: Policy> Engine<P> {
 
     /// The policy holds the task's token already: it was made to give way, or the kernel moved it.
     #[cold]
-    fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) {
+    fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, seen: State) {
         let cpu = handling.event.cpu;
         // It may be allowed elsewhere by now, or has left the CPU that ran it: CPUs that could not have it are to look again.
         self.policy_slot_of::<false>(seen).has_heard();
         if seen.cpu() != cpu {
-            self.move_to(handling, task, slot, seen, cpu, Phase::Ready);
-        } else if seen.phase() == Phase::ReadyByTick && !slot.try_state(seen, seen.in_phase(Phase::Ready)) {
+            self.move_to(handling, task, entry, seen, cpu, Phase::Ready);
+        } else if seen.phase() == Phase::ReadyByTick && !entry.try_state(seen, seen.in_phase(Phase::Ready)) {
             // Only the CPU that it ran on may change a task in this phase, and that is here.
             Counters::count(&self.counters(cpu, self.policy_slot_of::<false>(seen)).unexpected_transitions);
         }
-        if let Some(cpu) = slot.wish.take() {
+        if let Some(cpu) = entry.wish.take() {
             // A CPU that has found something else looks again by itself; but what it runs may be of a policy that is asked later.
             if self.idle.handed.hand(|| self.idle.contains(cpu)) || !self.is_single() {
                 handling.outcome.kicks.add(cpu);
             }
         }
         if self.is_shared() {
-            self.send_away(handling, task, slot);
+            self.send_away(handling, task, entry);
         }
     }
 
     #[inline]
-    fn block<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, task: TaskId, slot: &Slot) {
+    fn block<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, task: TaskId, entry: &TaskEntry) {
         let event = handling.event;
-        if self.groups.is_active() && self.sleeps_in_group(&mut handling.rare(), task, slot) {
+        if self.groups.is_active() && self.sleeps_in_group(&mut handling.rare(), task, entry) {
             return;
         }
-        let mut seen = slot.state();
-        slot.runtime_ns.store(event.runtime_ns, Relaxed);
+        let mut seen = entry.state();
+        entry.runtime_ns.store(event.runtime_ns, Relaxed);
         // It ran behind our back while the kernel bypassed us, and its token is still with the policy: another CPU may be taking it.
-        while seen.phase().is_waiting() && !slot.try_state(seen, seen.issue(Phase::Blocked, seen.cpu())) {
-            seen = slot.state();
+        while seen.phase().is_waiting() && !entry.try_state(seen, seen.issue(Phase::Blocked, seen.cpu())) {
+            seen = entry.state();
         }
         match seen.phase() {
             Phase::Running => {
-                slot.set_state(seen.in_phase(Phase::Blocked));
-                self.slept(handling, self.policy_slot_of::<SINGLE>(seen), task, slot);
+                entry.set_state(seen.in_phase(Phase::Blocked));
+                self.slept(handling, self.policy_slot_of::<SINGLE>(seen), task, entry);
             }
             Phase::Ready | Phase::ReadyByTick => {
-                self.take_back(&mut handling.rare(), self.policy_slot_of::<SINGLE>(seen), task, slot);
+                self.take_back(&mut handling.rare(), self.policy_slot_of::<SINGLE>(seen), task, entry);
                 self.groups.sleep(task.slot);
             }
             Phase::New | Phase::Blocked | Phase::Free | Phase::Throttled | Phase::ThrottledByTick => {
-                self.transit(event.cpu, slot, seen, Transition::Block);
+                self.transit(event.cpu, entry, seen, Transition::Block);
             }
         }
     }
@@ -458,10 +458,10 @@ impl<P: Policy> Engine<P> {
         handling: &mut Handling<'_, SINGLE>,
         policy_slot: &PolicySlot<P>,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
     ) {
         if policy_slot.calls().has(Call::TaskBlocked) {
-            let message = self.message(handling, Call::TaskBlocked, task, slot);
+            let message = self.message(handling, Call::TaskBlocked, task, entry);
             self.call(handling, policy_slot, &message, &[]);
         }
     }

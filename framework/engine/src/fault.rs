@@ -11,7 +11,7 @@ use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::policy_slots::PolicySlot;
 use crate::state::{Phase, State, Transition};
-use crate::table::Slot;
+use crate::table::TaskEntry;
 
 /// How many contract violations a policy may make before it is taken out. Each is counted and named; this many are no accident.
 pub const CONTRACT_VIOLATIONS_ALLOWED: u32 = 64;
@@ -139,9 +139,9 @@ impl<P: Policy> Engine<P> {
         kind: ContractViolationKind,
         call: Call,
         cpu: CpuId,
-        slot: &Slot,
+        entry: &TaskEntry,
     ) {
-        self.contract_violation_about(policy_slot, kind, call, cpu, slot.pid.load(Relaxed));
+        self.contract_violation_about(policy_slot, kind, call, cpu, entry.pid.load(Relaxed));
     }
 
     /// A policy named a CPU on which the task cannot run. The host's choice stands.
@@ -152,7 +152,7 @@ impl<P: Policy> Engine<P> {
         handling: &mut Handling<'_>,
         policy_slot: &PolicySlot<P>,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
         chosen: CpuId,
     ) {
         let mut allowed = CpuMask::new();
@@ -166,7 +166,7 @@ impl<P: Policy> Engine<P> {
                 ContractViolationKind::BadCpu,
                 Call::SelectTaskRq,
                 handling.event.cpu,
-                slot,
+                entry,
             );
         }
     }
@@ -194,12 +194,12 @@ impl<P: Policy> Engine<P> {
 
     /// Checks a transition. One that is not in the list is counted and kept, and has the consequence that was chosen.
     #[inline]
-    pub(crate) fn transit(&self, cpu: CpuId, slot: &Slot, seen: State, by: Transition) {
+    pub(crate) fn transit(&self, cpu: CpuId, entry: &TaskEntry, seen: State, by: Transition) {
         let policy_slot = self.policy_slot_of::<false>(seen);
         if policy_slot.checks() != Checks::Off && by.from(seen.phase()).is_none() {
             self.unexpected_transition(
                 policy_slot,
-                UnexpectedTransition { by, phase: seen.phase(), pid: slot.pid.load(Relaxed), cpu },
+                UnexpectedTransition { by, phase: seen.phase(), pid: entry.pid.load(Relaxed), cpu },
             );
         }
     }

@@ -37,7 +37,7 @@ mod throttling;
 mod turns;
 mod wakeups;
 
-const _: () = assert!(size_of::<table::Slot>() == 64, "a slot takes more than a cache line");
+const _: () = assert!(size_of::<table::TaskEntry>() == 64, "an entry takes more than a cache line");
 
 /// What synchronises; a model of it is made of other ones.
 mod atomics {

@@ -9,7 +9,7 @@ use zerocopy::FromBytes;
 
 use crate::engine::{Engine, Handling};
 use crate::state::{Phase, Transition};
-use crate::table::Slot;
+use crate::table::TaskEntry;
 
 impl<P: Policy> Engine<P> {
     pub(crate) fn task_init(&self, handling: &mut Handling<'_>, payload: &[u8]) {
@@ -21,8 +21,8 @@ impl<P: Policy> Engine<P> {
         self.note_beyond(handling.event, task.is_some());
         match task {
             Some(task) => {
-                if let Some(slot) = self.tasks.get(task) {
-                    self.first_choice(handling, task, slot);
+                if let Some(entry) = self.tasks.get(task) {
+                    self.first_choice(handling, task, entry);
                 }
                 handling.outcome.task = task;
             }
@@ -30,36 +30,36 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    pub(crate) fn task_enable(&self, handling: &mut Handling<'_>, _task: TaskId, slot: &Slot) {
-        self.read_nice(handling.event, slot);
+    pub(crate) fn task_enable(&self, handling: &mut Handling<'_>, _task: TaskId, entry: &TaskEntry) {
+        self.read_nice(handling.event, entry);
         // What it ran before is not charged.
-        slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-        self.transit(handling.event.cpu, slot, slot.state(), Transition::Enable);
-        slot.set_state(slot.state().in_phase(Phase::New));
+        entry.runtime_ns.store(handling.event.runtime_ns, Relaxed);
+        self.transit(handling.event.cpu, entry, entry.state(), Transition::Enable);
+        entry.set_state(entry.state().in_phase(Phase::New));
     }
 
-    pub(crate) fn task_disable(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let mut seen = slot.state();
-        self.transit(handling.event.cpu, slot, seen, Transition::Depart);
+    pub(crate) fn task_disable(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        let mut seen = entry.state();
+        self.transit(handling.event.cpu, entry, seen, Transition::Depart);
         // Its token, wherever it is, is worthless from here on. If it waits it may just be introduced to a policy, which is to know that it is gone.
-        while !slot.try_state(seen, seen.issue(Phase::New, seen.cpu())) {
-            seen = slot.state();
+        while !entry.try_state(seen, seen.issue(Phase::New, seen.cpu())) {
+            seen = entry.state();
         }
-        self.take_back(handling, self.policy_slot_of::<false>(seen), task, slot);
-        self.leaves(slot);
-        self.leave_groups(handling, task, slot);
+        self.take_back(handling, self.policy_slot_of::<false>(seen), task, entry);
+        self.leaves(entry);
+        self.leave_groups(handling, task, entry);
         self.forget_task(task);
     }
 
-    pub(crate) fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        self.transit(handling.event.cpu, slot, slot.state(), Transition::Depart);
-        let policy_slot = self.policy_slot_of::<false>(slot.state());
+    pub(crate) fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        self.transit(handling.event.cpu, entry, entry.state(), Transition::Depart);
+        let policy_slot = self.policy_slot_of::<false>(entry.state());
         if policy_slot.calls().has(Call::TaskDead) {
-            let message = self.message(handling, Call::TaskDead, task, slot);
+            let message = self.message(handling, Call::TaskDead, task, entry);
             self.call(handling, policy_slot, &message, &[]);
         }
-        self.leaves(slot);
-        self.leave_groups(handling, task, slot);
+        self.leaves(entry);
+        self.leave_groups(handling, task, entry);
         self.forget_task(task);
     }
 
@@ -73,20 +73,20 @@ impl<P: Policy> Engine<P> {
                 continue;
             }
             let stays = (0..self.nr_cpus()).find(|cpu| *cpu != leaving && self.host.may_run(view.id, *cpu));
-            let (Some(cpu), Some(slot)) = (stays, self.tasks.get(view.id)) else { continue };
-            if self.move_to(handling, view.id, slot, view.state, cpu, Phase::Ready) {
+            let (Some(cpu), Some(entry)) = (stays, self.tasks.get(view.id)) else { continue };
+            if self.move_to(handling, view.id, entry, view.state, cpu, Phase::Ready) {
                 handling.outcome.kicks.add(cpu);
             }
         }
     }
 
-    pub(crate) fn nice(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        self.read_nice(handling.event, slot);
-        self.reweigh_in_group(task, slot);
-        self.tell_about(handling, Call::TaskPrioChanged, task, slot);
+    pub(crate) fn nice(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        self.read_nice(handling.event, entry);
+        self.reweigh_in_group(task, entry);
+        self.tell_about(handling, Call::TaskPrioChanged, task, entry);
     }
 
-    pub(crate) fn read_nice(&self, event: &Event, slot: &Slot) {
-        slot.set_nice(event.args[0] as i32, event.args[1] != 0);
+    pub(crate) fn read_nice(&self, event: &Event, entry: &TaskEntry) {
+        entry.set_nice(event.args[0] as i32, event.args[1] != 0);
     }
 }

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::engine::{Engine, Handling};
 use crate::state::Phase;
-use crate::table::Slot;
+use crate::table::TaskEntry;
 use crate::task_params::{Kept, Telling};
 
 impl<P: Policy> Engine<P> {
@@ -22,7 +22,7 @@ impl<P: Policy> Engine<P> {
         self.kept(task).begin(task, params);
     }
 
-    /// A task has died. Another one may have its slot once no policy is being told of parameters of this one.
+    /// A task has died. Another one may have its entry once no policy is being told of parameters of this one.
     pub(crate) fn forget_task(&self, task: TaskId) {
         if self.tasks.remove(task) && self.kept(task).end() {
             self.tasks.free(task.slot);
@@ -30,12 +30,12 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Sets parameters for a task. Its policy is told at once if it knows of the task, and otherwise when it does.
-    pub(crate) fn set_params(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, payload: &[u8]) {
+    pub(crate) fn set_params(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, payload: &[u8]) {
         let Ok(params) = RawParams::read_from_bytes(payload) else {
             handling.outcome.status = Status::Invalid as i32;
             return;
         };
-        // The task may have died meanwhile, whether another one has its slot by now or not.
+        // The task may have died meanwhile, whether another one has its entry by now or not.
         let kept = self.kept(task);
         if !kept.set(task, params) {
             handling.outcome.status = Status::Invalid as i32;
@@ -48,28 +48,28 @@ impl<P: Policy> Engine<P> {
         }
         // A CPU that tells the policy of a new task looks for parameters after that. If it has done so before they were set, it is
         // seen here that it has told, as both have had the lock.
-        let state = slot.state();
+        let state = entry.state();
         let knows = state.phase() != Phase::New && !state.is_unheard();
-        if knows && slot.choice() == state.policy_slot() {
-            self.tell_params(handling, task, slot);
+        if knows && entry.choice() == state.policy_slot() {
+            self.tell_params(handling, task, entry);
         }
     }
 
     /// A policy has just heard of the task.
     #[cold]
-    pub(crate) fn params_of_new(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        self.tell_params(handling, task, slot);
+    pub(crate) fn params_of_new(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        self.tell_params(handling, task, entry);
     }
 
-    fn tell_params(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let policy_slot = self.policy_slot_of::<false>(slot.state());
+    fn tell_params(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        let policy_slot = self.policy_slot_of::<false>(entry.state());
         let params = self.kept(task).get(task);
         // They may be for another policy, which the task is to have later, or had before.
         if params.declared != 0
             && policy_slot.calls().has(Call::TaskParams)
             && policy_slot.params_declared() == params.declared
         {
-            let message = self.message(handling, Call::TaskParams, task, slot);
+            let message = self.message(handling, Call::TaskParams, task, entry);
             self.call(handling, policy_slot, &message, params.as_bytes());
         }
     }
@@ -107,7 +107,7 @@ mod tests {
 
     impl EngineHost for Anywhere {}
 
-    /// The caller has found the slot before the task died.
+    /// The caller has found the entry before the task died.
     #[test]
     fn parameters_for_a_dead_task_do_nothing_to_the_next_one_in_its_slot() {
         let env = Env::new(Topology::flat(1), 2, &[], "").unwrap();
@@ -120,16 +120,16 @@ mod tests {
             outcome.task
         };
         let come = || deliver(&Event { args: [7, 7], ..Event::new(EventKind::TaskInit, 0) });
-        let slot = &engine.tasks.slots[come().slot as usize];
+        let entry = &engine.tasks.entries[come().slot as usize];
         let set = |task: TaskId, value: u64| {
             let (event, mut outcome) = (Event::default(), Outcome::default());
             let params = RawParams { declared: 1, values: [value; TASK_PARAMS_MAX] };
-            engine.set_params(&mut Handling { event: &event, outcome: &mut outcome }, task, slot, params.as_bytes());
+            engine.set_params(&mut Handling { event: &event, outcome: &mut outcome }, task, entry, params.as_bytes());
             outcome.status
         };
-        let (old, _) = engine.tasks.in_slot(0).unwrap();
+        let (old, _) = engine.tasks.at(0).unwrap();
         deliver(&Event { task: old, ..Event::new(EventKind::TaskExit, 0) });
-        assert_eq!(set(old, 3), Status::Invalid as i32, "the slot is free");
+        assert_eq!(set(old, 3), Status::Invalid as i32, "the entry is free");
         let new = come();
         assert_eq!(new.slot, old.slot);
         assert_eq!((set(old, 3), engine.kept(new).get(new).declared), (Status::Invalid as i32, 0));

@@ -12,7 +12,7 @@ use crate::engine::{Engine, Handling};
 use crate::fault::ContractViolationKind;
 use crate::policy_slots::PolicySlot;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
-use crate::table::{Slot, token};
+use crate::table::{TaskEntry, token};
 
 /// How many answers of a policy are tried for one search for work before the CPU is sent round again. A policy that
 /// keeps the tokens of departed tasks gets that many refused at a time.
@@ -45,19 +45,19 @@ impl<P: Policy> Engine<P> {
         let before = self.idle.handed.count();
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
             self.give_way(&mut handling.rare());
-        } else if let Some(slot) = self.tasks.get(task) {
+        } else if let Some(entry) = self.tasks.get(task) {
             if self.groups.is_active() {
-                self.sleeps_in_group(&mut handling.rare(), task, slot);
+                self.sleeps_in_group(&mut handling.rare(), task, entry);
             }
-            let seen = slot.state();
+            let seen = entry.state();
             if UPGRADABLE && !self.is_attached::<SINGLE>(seen) {
-                self.attach(&mut handling.rare(), task, slot);
+                self.attach(&mut handling.rare(), task, entry);
             } else if seen.phase() == Phase::Running {
-                slot.set_state(seen.in_phase(Phase::Blocked));
+                entry.set_state(seen.in_phase(Phase::Blocked));
                 let policy_slot = self.policy_slot_of::<SINGLE>(seen);
                 if UPGRADABLE && policy_slot.calls().has(Call::TaskBlocked) {
-                    slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-                    self.slept(handling, policy_slot, task, slot);
+                    entry.runtime_ns.store(handling.event.runtime_ns, Relaxed);
+                    self.slept(handling, policy_slot, task, entry);
                 }
             }
         }
@@ -157,50 +157,50 @@ impl<P: Policy> Engine<P> {
     #[cold]
     fn give_way(&self, handling: &mut Handling<'_>) {
         let event = handling.event;
-        let Some(slot) = self.tasks.get(event.task) else { return };
-        if self.groups.is_active() && self.waits_in_group(handling, event.task, slot, Phase::ThrottledByTick) {
+        let Some(entry) = self.tasks.get(event.task) else { return };
+        if self.groups.is_active() && self.waits_in_group(handling, event.task, entry, Phase::ThrottledByTick) {
             return;
         }
-        slot.runtime_ns.store(event.runtime_ns, Relaxed);
-        if UPGRADABLE && !self.is_attached::<false>(slot.state()) {
-            self.attach(handling, event.task, slot);
+        entry.runtime_ns.store(event.runtime_ns, Relaxed);
+        if UPGRADABLE && !self.is_attached::<false>(entry.state()) {
+            self.attach(handling, event.task, entry);
         }
-        if slot.choice() != slot.state().policy_slot() {
-            self.change_policy(handling, event.task, slot);
+        if entry.choice() != entry.state().policy_slot() {
+            self.change_policy(handling, event.task, entry);
         }
-        let seen = slot.state();
-        self.transit(event.cpu, slot, seen, Transition::GiveWay);
+        let seen = entry.state();
+        self.transit(event.cpu, entry, seen, Transition::GiveWay);
         let call = match seen.phase() {
             Phase::Running if seen.is_yielding() => Call::TaskYield,
             Phase::Running => Call::TaskPreempt,
             Phase::Blocked => Call::TaskWakeup,
             Phase::New | Phase::Free => Call::TaskNew,
-            Phase::Ready | Phase::ReadyByTick => return self.ran_unseen(handling, slot, seen),
+            Phase::Ready | Phase::ReadyByTick => return self.ran_unseen(handling, entry, seen),
             // Just released.
             Phase::Throttled | Phase::ThrottledByTick => return,
         };
-        if self.groups.is_active() && !self.admit(handling, event.task, slot, call, Phase::ThrottledByTick) {
+        if self.groups.is_active() && !self.admit(handling, event.task, entry, call, Phase::ThrottledByTick) {
             return;
         }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
-        slot.set_state(state);
-        self.hand_token(handling, call, event.task, slot, state, 0);
-        if UPGRADABLE && !self.is_attached::<false>(slot.state()) {
-            self.attach(handling, event.task, slot);
+        entry.set_state(state);
+        self.hand_token(handling, call, event.task, entry, state, 0);
+        if UPGRADABLE && !self.is_attached::<false>(entry.state()) {
+            self.attach(handling, event.task, entry);
         }
     }
 
     /// The kernel bypassed us and ran it; the policy has its token already, for here or elsewhere, and another CPU may be taking it.
-    fn ran_unseen(&self, handling: &mut Handling<'_>, slot: &Slot, mut seen: State) {
+    fn ran_unseen(&self, handling: &mut Handling<'_>, entry: &TaskEntry, mut seen: State) {
         let Event { cpu, task, .. } = *handling.event;
         while seen.cpu() == cpu && seen.phase().is_waiting() {
-            if slot.try_state(seen, seen.in_phase(Phase::ReadyByTick)) {
+            if entry.try_state(seen, seen.in_phase(Phase::ReadyByTick)) {
                 return;
             }
-            seen = slot.state();
+            seen = entry.state();
         }
         if seen.phase().is_waiting() {
-            self.move_to(handling, task, slot, seen, cpu, Phase::ReadyByTick);
+            self.move_to(handling, task, entry, seen, cpu, Phase::ReadyByTick);
         }
     }
 
@@ -214,21 +214,21 @@ impl<P: Policy> Engine<P> {
         raw: RawToken,
         slice_ns: u64,
     ) -> bool {
-        let Some(slot) = self.tasks.get(raw.task) else {
+        let Some(entry) = self.tasks.get(raw.task) else {
             self.refuse(&mut handling.rare(), policy_slot, cpu, raw, RefusalReason::Gone, None);
             return false;
         };
-        let seen = slot.state();
+        let seen = entry.state();
         let phase = seen.phase();
         let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && phase.is_waiting();
         let mut slice_ns = slice_ns;
         if is_good && self.groups.is_active() {
-            match self.slice_in_group(&mut handling.rare(), raw.task, slot, seen, slice_ns) {
+            match self.slice_in_group(&mut handling.rare(), raw.task, entry, seen, slice_ns) {
                 Some(shorter_ns) => slice_ns = shorter_ns,
                 None => return false,
             }
         }
-        if !is_good || !slot.try_state(seen, seen.in_phase(Phase::Running)) {
+        if !is_good || !entry.try_state(seen, seen.in_phase(Phase::Running)) {
             let reason = if seen.serial() != raw.serial || is_good {
                 RefusalReason::Stale
             } else if !phase.is_waiting() {
@@ -236,14 +236,14 @@ impl<P: Policy> Engine<P> {
             } else {
                 RefusalReason::WrongCpu
             };
-            self.refuse(&mut handling.rare(), policy_slot, cpu, raw, reason, Some(slot));
+            self.refuse(&mut handling.rare(), policy_slot, cpu, raw, reason, Some(entry));
             return false;
         }
-        let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(policy_slot, cpu, slot) } else { slice_ns };
+        let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(policy_slot, cpu, entry) } else { slice_ns };
         let outcome = &mut *handling.outcome;
         outcome.status = if phase == Phase::ReadyByTick { Status::KeepPrevious } else { Status::Run } as i32;
         outcome.task = raw.task;
-        outcome.host_task = slot.host_task.load(Relaxed);
+        outcome.host_task = entry.host_task.load(Relaxed);
         outcome.slice_ns = slice_ns;
         Counters::count(&self.counters(cpu, policy_slot).picks);
         if seen.is_claimed() {
@@ -257,8 +257,8 @@ impl<P: Policy> Engine<P> {
 
     /// The host's default instead of a slice that is too long.
     #[cold]
-    fn absurd(&self, policy_slot: &PolicySlot<P>, cpu: CpuId, slot: &Slot) -> u64 {
-        self.contract_violation(policy_slot, ContractViolationKind::AbsurdSlice, Call::PickNextTask, cpu, slot);
+    fn absurd(&self, policy_slot: &PolicySlot<P>, cpu: CpuId, entry: &TaskEntry) -> u64 {
+        self.contract_violation(policy_slot, ContractViolationKind::AbsurdSlice, Call::PickNextTask, cpu, entry);
         0
     }
 
@@ -287,15 +287,15 @@ impl<P: Policy> Engine<P> {
         task: TaskId,
         cpu: CpuId,
     ) -> Result<(), RefusalReason> {
-        let slot = self.tasks.get(task).ok_or(RefusalReason::Gone)?;
-        let mut seen = slot.state();
-        let is_leaving = || slot.state().phase() == Phase::ReadyByTick;
+        let entry = self.tasks.get(task).ok_or(RefusalReason::Gone)?;
+        let mut seen = entry.state();
+        let is_leaving = || entry.state().phase() == Phase::ReadyByTick;
         if seen.phase() == Phase::ReadyByTick && seen.policy_slot() == policy_slot.index {
             // Its CPU kicks this one as soon as the task has left it, unless it has just done so.
-            if slot.wish.wish(cpu, is_leaving) {
+            if entry.wish.wish(cpu, is_leaving) {
                 return Err(RefusalReason::Busy);
             }
-            seen = slot.state();
+            seen = entry.state();
         }
         if seen.policy_slot() != policy_slot.index {
             // It has another policy by now.
@@ -314,7 +314,7 @@ impl<P: Policy> Engine<P> {
         if !self.host.may_run(task, cpu) {
             return Err(RefusalReason::NotAllowed);
         }
-        if self.move_to(handling, task, slot, seen, cpu, Phase::Ready) { Ok(()) } else { Err(RefusalReason::Stale) }
+        if self.move_to(handling, task, entry, seen, cpu, Phase::Ready) { Ok(()) } else { Err(RefusalReason::Stale) }
     }
 
     /// Exchanges the token of a waiting task for one for `cpu`. False if another CPU was faster.
@@ -325,21 +325,21 @@ impl<P: Policy> Engine<P> {
         &self,
         handling: &mut Handling<'_>,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
         seen: State,
         cpu: CpuId,
         phase: Phase,
     ) -> bool {
         let state = seen.issue(phase, cpu);
-        if !slot.try_state(seen, state.moving()) {
+        if !entry.try_state(seen, state.moving()) {
             return false;
         }
         let policy_slot = self.policy_slot_of::<false>(seen);
         Counters::count(&self.counters(cpu, policy_slot).migrations);
-        let mut message = self.message(handling, Call::MigrateTaskRq, task, slot).with_token(token(task, state));
+        let mut message = self.message(handling, Call::MigrateTaskRq, task, entry).with_token(token(task, state));
         message.cpu = cpu;
         let old = self.call(handling, policy_slot, &message, &[]).token;
-        let is_alone = slot.try_state(state.moving(), state) && !seen.is_moving();
+        let is_alone = entry.try_state(state.moving(), state) && !seen.is_moving();
         if old.is_none() || old == token(task, seen) {
             return true;
         }
@@ -350,7 +350,7 @@ impl<P: Policy> Engine<P> {
                 ContractViolationKind::WrongTokenReturned,
                 Call::MigrateTaskRq,
                 cpu,
-                slot,
+                entry,
             );
         }
         // What it gave back may be the only token of another task.
@@ -380,11 +380,11 @@ impl<P: Policy> Engine<P> {
         let picked = handling.outcome.task;
         *handling.outcome = Outcome { kicks: handling.outcome.kicks, ..Outcome::default() };
         handling.outcome.kicks.add(cpu);
-        if let Some(slot) = self.tasks.get(picked) {
+        if let Some(entry) = self.tasks.get(picked) {
             // From another queue, it may have been put there anew meanwhile.
-            let seen = slot.state();
+            let seen = entry.state();
             if seen.phase() == Phase::Running && seen.cpu() == cpu {
-                self.wait_again(&mut handling.rare(), picked, slot, seen, cpu, RefusalReason::Busy);
+                self.wait_again(&mut handling.rare(), picked, entry, seen, cpu, RefusalReason::Busy);
             }
         }
         false
@@ -400,14 +400,14 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The host could not run what was picked: the task waits again, where the kernel has it.
-    pub(crate) fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        Counters::count(&self.counters(handling.event.cpu, self.policy_slot_of::<false>(slot.state())).refusals);
+    pub(crate) fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        Counters::count(&self.counters(handling.event.cpu, self.policy_slot_of::<false>(entry.state())).refusals);
         let reason = RefusalReason::from_number(handling.event.args[0] as u32);
-        let (seen, by) = (slot.state(), handling.event.args[1]);
+        let (seen, by) = (entry.state(), handling.event.args[1]);
         // Enqueued again since it was picked, by a change of its affinity: its policy has the new token.
         let is_overtaken = by != 0 && (seen.phase() != Phase::Running || u64::from(seen.cpu()) + 1 != by);
         if !is_overtaken {
-            self.wait_again(handling, task, slot, seen, handling.event.cpu, reason);
+            self.wait_again(handling, task, entry, seen, handling.event.cpu, reason);
         }
         // It is the kernel's idea that the task is there: that CPU may be idle, and the policy thinks that it was asked.
         handling.outcome.kicks.add(handling.event.cpu);
@@ -418,18 +418,18 @@ impl<P: Policy> Engine<P> {
         &self,
         handling: &mut Handling<'_>,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
         seen: State,
         cpu: CpuId,
         reason: RefusalReason,
     ) {
-        self.transit(cpu, slot, seen, Transition::Refuse);
+        self.transit(cpu, entry, seen, Transition::Refuse);
         let state = seen.issue(Phase::Ready, cpu);
         // If that fails, the kernel has put it on its queue anew.
-        if !slot.try_state(seen, state) {
+        if !entry.try_state(seen, state) {
             return;
         }
-        let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));
+        let mut message = self.message(handling, Call::PntErr, task, entry).with_token(token(task, state));
         message.cpu = cpu;
         message.flags = reason as u32;
         self.call(handling, self.policy_slot_of::<false>(state), &message, &[]);
@@ -444,15 +444,21 @@ impl<P: Policy> Engine<P> {
         cpu: CpuId,
         raw: RawToken,
         reason: RefusalReason,
-        slot: Option<&Slot>,
+        entry: Option<&TaskEntry>,
     ) {
         Counters::count(&self.counters(cpu, policy_slot).refusals);
-        if let (RefusalReason::WrongCpu, Some(slot)) = (reason, slot) {
+        if let (RefusalReason::WrongCpu, Some(entry)) = (reason, entry) {
             // The other reasons arise when a task dies or moves while it waits, which no policy can help.
-            self.contract_violation(policy_slot, ContractViolationKind::Refused(reason), Call::PickNextTask, cpu, slot);
+            self.contract_violation(
+                policy_slot,
+                ContractViolationKind::Refused(reason),
+                Call::PickNextTask,
+                cpu,
+                entry,
+            );
         }
-        let mut message = match slot {
-            Some(slot) => self.message(handling, Call::PntErr, raw.task, slot),
+        let mut message = match entry {
+            Some(entry) => self.message(handling, Call::PntErr, raw.task, entry),
             None => Message { task: raw.task, ..Message::about_cpu(Call::PntErr, cpu) },
         };
         message.cpu = cpu;

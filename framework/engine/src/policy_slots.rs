@@ -272,7 +272,7 @@ impl<P: Policy> Engine<P> {
         inherits: bool,
         by_root: bool,
     ) -> Result<(), NotChosen> {
-        let slot = self.tasks.get(task).ok_or(NotChosen::NoTask)?;
+        let entry = self.tasks.get(task).ok_or(NotChosen::NoTask)?;
         let may = |how: How| by_root || !how.has(How::BY_ROOT);
         match policy_slot {
             Some(policy_slot) if !self.policy_slots.get(policy_slot).is_some_and(PolicySlot::is_taken) => {
@@ -280,9 +280,9 @@ impl<P: Policy> Engine<P> {
             }
             Some(policy_slot) => {
                 let how = How::CHOSEN.with(How::INHERITED, inherits).with(How::BY_ROOT, by_root);
-                slot.choose(task, policy_slot, how, may)
+                entry.choose(task, policy_slot, how, may)
             }
-            None => slot.choose(task, self.default_policy_slot(), How::NOT, may),
+            None => entry.choose(task, self.default_policy_slot(), How::NOT, may),
         }
     }
 
@@ -317,11 +317,11 @@ impl<P: Policy> Engine<P> {
         self.tell_of_idle_cpus(index, outcome);
     }
 
-    /// Tells policies of tasks that are not attached to theirs, in at most `most` slots from `first` on; events may come
+    /// Tells policies of tasks that are not attached to theirs, in at most `most` entries from `first` on; events may come
     /// meanwhile. Returns where to go on, or `None` when they have heard of all: every CPU looks for work then, as what runs
     /// was chosen by another policy.
     ///
-    /// Cost: one look for each slot that was ever in use, and one call for each task that waits.
+    /// Cost: one look for each entry that was ever in use, and one call for each task that waits.
     pub fn introduce(&self, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
@@ -331,18 +331,18 @@ impl<P: Policy> Engine<P> {
             self.tell_all_missed(handling);
         }
         for view in self.tasks.between(first, end) {
-            let Some(slot) = self.tasks.get(view.id) else { continue };
-            if !self.policy_slots[slot.choice()].is_taken() {
+            let Some(entry) = self.tasks.get(view.id) else { continue };
+            if !self.policy_slots[entry.choice()].is_taken() {
                 // The choice was not meant for a policy that comes to that policy slot later.
-                slot.choose_for_all(view.id, self.default_policy_slot());
+                entry.choose_for_all(view.id, self.default_policy_slot());
             }
-            if self.is_attached::<false>(view.state) && !self.is_to_leave(slot, view.state) {
+            if self.is_attached::<false>(view.state) && !self.is_to_leave(entry, view.state) {
                 continue;
             }
             if self.leaving.load(Relaxed) & bit(view.state.policy_slot()) == 0 {
-                self.attach(handling, view.id, slot);
+                self.attach(handling, view.id, entry);
             } else if view.state.phase() == Phase::Ready {
-                self.introduce_one(handling, view.id, slot, view.state);
+                self.introduce_one(handling, view.id, entry, view.state);
             } else {
                 // An event that still takes it for a task of the policy that goes may still write its state, whatever that is by then.
                 continue;

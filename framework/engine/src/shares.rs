@@ -17,7 +17,7 @@ use crate::order::Order;
 use crate::pick::{Found, PICK_ATTEMPTS};
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::state::Phase;
-use crate::table::{Slot, token};
+use crate::table::{TaskEntry, token};
 
 /// What one that has no weight of its own weighs beside those that have one.
 pub const POLICY_WEIGHT: u32 = 100;
@@ -154,8 +154,8 @@ impl<P: Policy> Engine<P> {
     /// it. The CPU's owners stay first, and policies that it is not meant for last; but the one whose turn it is, by its
     /// place in the order, is before all.
     pub(crate) fn sort_by_weight(&self, handling: &Handling<'_>, cpu: &Cpu, order: &mut [u8], turn: usize) {
-        if let Some(slot) = self.tasks.get(handling.event.task) {
-            self.charge(cpu, slot.state().policy_slot(), slot, handling.event.runtime_ns);
+        if let Some(entry) = self.tasks.get(handling.event.task) {
+            self.charge(cpu, entry.state().policy_slot(), entry, handling.event.runtime_ns);
         }
         let has_turn = order.get(turn).filter(|_| turn != 0).copied();
         let key = |policy_slot: u8| {
@@ -185,8 +185,8 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Counts what a task has run since it was last looked at, for its policy.
-    pub(crate) fn charge(&self, cpu: &Cpu, policy_slot: usize, slot: &Slot, runtime_ns: u64) {
-        let before_ns = slot.charged_ns.swap(runtime_ns, Relaxed);
+    pub(crate) fn charge(&self, cpu: &Cpu, policy_slot: usize, entry: &TaskEntry, runtime_ns: u64) {
+        let before_ns = entry.charged_ns.swap(runtime_ns, Relaxed);
         let ran_ns = runtime_ns.saturating_sub(before_ns).min(CHARGE_NS_MAX);
         let weight = match self.shares.weights[policy_slot % POLICY_SLOTS].load(Relaxed) {
             0 => POLICY_WEIGHT,
@@ -208,9 +208,9 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A tick of a task: its policy has had more by now.
-    pub(crate) fn tick_by_weight(&self, handling: &mut Handling<'_>, policy_slot: usize, slot: &Slot) {
+    pub(crate) fn tick_by_weight(&self, handling: &mut Handling<'_>, policy_slot: usize, entry: &TaskEntry) {
         let cpu = self.cpu(handling.event.cpu);
-        self.charge(cpu, policy_slot, slot, handling.event.runtime_ns);
+        self.charge(cpu, policy_slot, entry, handling.event.runtime_ns);
         let mut waiting = self.in_order().filter(|other| other.index != policy_slot && self.may_have(cpu, other));
         if waiting.any(|other| self.is_ahead(cpu, policy_slot, other.index)) {
             handling.outcome.kicks.add(handling.event.cpu);
@@ -242,29 +242,29 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The host or the policy has chosen a CPU for a task, which may be one that the policy may not use.
-    pub(crate) fn keep_in(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let (policy_slot, chosen) = (self.policy_slot_of::<false>(slot.state()), handling.outcome.cpu as u32);
+    pub(crate) fn keep_in(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        let (policy_slot, chosen) = (self.policy_slot_of::<false>(entry.state()), handling.outcome.cpu as u32);
         if let Some(cpu) = self.refuge(policy_slot, task, chosen) {
             handling.outcome.cpu = cpu as i32;
         }
     }
 
     /// A task waits on a CPU from now on. If its policy may not use that one, it goes to another. True if it did.
-    pub(crate) fn send_away(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
-        let seen = slot.state();
+    pub(crate) fn send_away(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) -> bool {
+        let seen = entry.state();
         if seen.phase() != Phase::Ready {
             return false;
         }
         let Some(cpu) = self.refuge(self.policy_slot_of::<false>(seen), task, seen.cpu()) else { return false };
-        let moved = self.move_to(handling, task, slot, seen, cpu, Phase::Ready);
+        let moved = self.move_to(handling, task, entry, seen, cpu, Phase::Ready);
         handling.outcome.kicks.add(cpu);
         moved
     }
 
     /// Whether the task that ran so far, and could go on, has to leave the CPU: its policy is not asked then.
     pub(crate) fn has_to_leave(&self, handling: &Handling<'_>) -> Option<usize> {
-        let slot = self.tasks.get(handling.event.task)?;
-        let seen = slot.state();
+        let entry = self.tasks.get(handling.event.task)?;
+        let seen = entry.state();
         let leaves = seen.phase() == Phase::ReadyByTick
             && self.refuge(self.policy_slot_of::<false>(seen), handling.event.task, handling.event.cpu).is_some();
         leaves.then_some(seen.policy_slot())
@@ -286,17 +286,17 @@ impl<P: Policy> Engine<P> {
                 }
                 return Found::Nothing;
             }
-            let slot = self.tasks.get(raw.task);
-            let seen = slot.map(Slot::state);
+            let entry = self.tasks.get(raw.task);
+            let seen = entry.map(TaskEntry::state);
             let is_good = seen.is_some_and(|seen| {
                 (seen.serial(), seen.cpu(), seen.phase()) == (raw.serial, raw.cpu, Phase::Ready) && raw.cpu == cpu
             });
-            if let (Some(slot), Some(seen), true) = (slot, seen, is_good) {
+            if let (Some(entry), Some(seen), true) = (entry, seen, is_good) {
                 if let Some(to) = self.refuge(policy_slot, raw.task, cpu) {
                     let state = seen.issue(Phase::Ready, to);
-                    if slot.try_state(seen, state) {
+                    if entry.try_state(seen, state) {
                         let mut message =
-                            self.message(handling, Call::PntErr, raw.task, slot).with_token(token(raw.task, state));
+                            self.message(handling, Call::PntErr, raw.task, entry).with_token(token(raw.task, state));
                         (message.cpu, message.flags) = (to, RefusalReason::NotAllowed as u32);
                         self.call(handling, policy_slot, &message, &[]);
                         handling.outcome.kicks.add(to);

@@ -144,10 +144,10 @@ impl Demand {
 }
 
 impl<P: Policy> Engine<P> {
-    /// Looks at the tasks in `most` slots from `first` on. A policy of which one has waited for too long is taken out; its tasks
+    /// Looks at the tasks in `most` entries from `first` on. A policy of which one has waited for too long is taken out; its tasks
     /// go to others. Returns where the scan continues, or `None` at its end. `outcome` comes in zeroed; events may come meanwhile.
     ///
-    /// Cost: one look for each slot that was ever in use. Nothing where tasks wait and run.
+    /// Cost: one look for each entry that was ever in use. Nothing where tasks wait and run.
     pub fn find_starved(&self, scan: Scan, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };

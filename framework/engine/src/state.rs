@@ -8,7 +8,7 @@ use ekiden::CpuId;
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// The slot holds no task.
+    /// The entry holds no task.
     Free = 0,
     /// Known, and never waited for a CPU yet.
     New = 1,

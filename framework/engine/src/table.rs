@@ -1,4 +1,4 @@
-//! The task table: one slot per task, found without hashing.
+//! The task table: one entry per task, found without hashing.
 
 use alloc::{sync::Arc, vec::Vec};
 
@@ -18,11 +18,11 @@ use crate::wakeups::Wish;
 /// One task. A cache line, so that two CPUs that handle two tasks do not meet.
 #[repr(align(64))]
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct TaskEntry {
     state: AtomicU64,
     pub(crate) host_task: AtomicU64,
     pub(crate) runtime_ns: AtomicU64,
-    /// The generation of the task; 0 in a free slot, which no id can name.
+    /// The generation of the task; 0 in a free entry, which no id can name.
     generation: AtomicU32,
     generation_next: AtomicU32,
     pub(crate) pid: AtomicU32,
@@ -61,7 +61,7 @@ impl How {
     }
 }
 
-impl Slot {
+impl TaskEntry {
     fn new() -> Self {
         Self {
             state: AtomicU64::new(0),
@@ -99,7 +99,7 @@ impl Slot {
     /// Chooses a policy by its policy slot. Takes effect when the task next waits for a CPU.
     ///
     /// # Errors
-    /// If the slot has another task than `task` by now, or if `may` says no to how it was chosen up to now.
+    /// If the entry has another task than `task` by now, or if `may` says no to how it was chosen up to now.
     pub(crate) fn choose(
         &self,
         task: TaskId,
@@ -149,11 +149,11 @@ impl Slot {
 #[derive(Debug)]
 pub struct TaskTable {
     /// Shared with hosts. Not in one block with the count of those: blocks of the kernel's arena are powers of two.
-    pub(crate) slots: Arc<Vec<Slot>>,
+    pub(crate) entries: Arc<Vec<TaskEntry>>,
     free: Lock<Vec<u32>>,
-    /// What [`crate::starved`] knows of the task in each slot. Apart, as nothing else looks at it.
+    /// What [`crate::starved`] knows of the task in each entry. Apart, as nothing else looks at it.
     watched: Vec<AtomicU64>,
-    /// No slot from here on was ever used.
+    /// No entry from here on was ever used.
     untouched: AtomicU32,
 }
 
@@ -175,10 +175,10 @@ pub struct TaskView {
 impl TaskTable {
     /// A table for `capacity` tasks at once. Takes 76 bytes per task.
     pub fn new(capacity: u32) -> Self {
-        let slots = Arc::new((0..capacity).map(|_| Slot::new()).collect());
+        let entries = Arc::new((0..capacity).map(|_| TaskEntry::new()).collect());
         let free = Lock::new((0..capacity).rev().collect());
         let watched = (0..capacity).map(|_| AtomicU64::new(0)).collect();
-        Self { slots, free, watched, untouched: AtomicU32::new(0) }
+        Self { entries, free, watched, untouched: AtomicU32::new(0) }
     }
 
     /// What the scans that look for tasks that wait too long know of this one.
@@ -188,7 +188,7 @@ impl TaskTable {
 
     /// How many tasks there is room for.
     pub fn capacity(&self) -> u32 {
-        self.slots.len() as u32
+        self.entries.len() as u32
     }
 
     /// How many tasks there are.
@@ -204,92 +204,92 @@ impl TaskTable {
     /// The host's own name for a task, if it still exists.
     #[inline]
     pub fn host_task(&self, task: TaskId) -> Option<u64> {
-        self.get(task).map(|slot| slot.host_task.load(Relaxed))
+        self.get(task).map(|entry| entry.host_task.load(Relaxed))
     }
 
-    /// The tasks, in the order of their slots.
+    /// The tasks, in the order of their entries.
     ///
     /// Cost: as many looks as there were ever tasks at once.
     pub fn iter(&self) -> impl Iterator<Item = TaskView> {
         self.between(0, self.capacity())
     }
 
-    /// The first slot that was never used. Slots before it are looked at whenever all tasks are.
+    /// The first entry that was never used. Entries before it are looked at whenever all tasks are.
     pub(crate) fn untouched(&self) -> u32 {
         self.untouched.load(Relaxed)
     }
 
-    /// The tasks in slots from `first` up to `end`.
+    /// The tasks in entries from `first` up to `end`.
     pub(crate) fn between(&self, first: u32, end: u32) -> impl Iterator<Item = TaskView> {
-        (first..end.min(self.untouched())).zip(&self.slots[first as usize..]).filter_map(|(index, slot)| {
-            let state = slot.state();
+        (first..end.min(self.untouched())).zip(&self.entries[first as usize..]).filter_map(|(index, entry)| {
+            let state = entry.state();
             (state.phase() != Phase::Free).then(|| TaskView {
-                id: TaskId { slot: index, generation: slot.generation.load(Relaxed) },
-                pid: slot.pid.load(Relaxed),
+                id: TaskId { slot: index, generation: entry.generation.load(Relaxed) },
+                pid: entry.pid.load(Relaxed),
                 state,
-                runtime_ns: slot.runtime_ns.load(Relaxed),
-                weight: slot.weight.load(Relaxed),
+                runtime_ns: entry.runtime_ns.load(Relaxed),
+                weight: entry.weight.load(Relaxed),
             })
         })
     }
 
-    /// The slot of a task that exists.
+    /// The entry of a task that exists.
     #[inline]
-    pub(crate) fn get(&self, task: TaskId) -> Option<&Slot> {
-        find(&self.slots, task)
+    pub(crate) fn get(&self, task: TaskId) -> Option<&TaskEntry> {
+        find(&self.entries, task)
     }
 
-    /// The task in a slot, if there is one.
-    pub(crate) fn in_slot(&self, index: u32) -> Option<(TaskId, &Slot)> {
-        let slot = self.slots.get(index as usize)?;
-        let task = TaskId { slot: index, generation: slot.generation.load(Relaxed) };
-        (task.generation != 0).then_some((task, slot))
+    /// The task in an entry, if there is one.
+    pub(crate) fn at(&self, index: u32) -> Option<(TaskId, &TaskEntry)> {
+        let entry = self.entries.get(index as usize)?;
+        let task = TaskId { slot: index, generation: entry.generation.load(Relaxed) };
+        (task.generation != 0).then_some((task, entry))
     }
 
-    /// Finds a slot for a new task; `None` when the table is full.
+    /// Finds an entry for a new task; `None` when the table is full.
     pub(crate) fn insert(&self, host_task: u64, pid: u32) -> Option<TaskId> {
         let index = self.free.lock().pop()?;
         self.untouched.fetch_max(index + 1, Relaxed);
-        let slot = &self.slots[index as usize];
-        let generation = slot.generation_next.load(Relaxed);
-        slot.host_task.store(host_task, Relaxed);
-        slot.pid.store(pid, Relaxed);
-        slot.runtime_ns.store(0, Relaxed);
-        slot.charged_ns.store(0, Relaxed);
-        slot.wish.cpu.store(Wish::NONE, Relaxed);
-        slot.choice.store(generation << 16, Relaxed);
+        let entry = &self.entries[index as usize];
+        let generation = entry.generation_next.load(Relaxed);
+        entry.host_task.store(host_task, Relaxed);
+        entry.pid.store(pid, Relaxed);
+        entry.runtime_ns.store(0, Relaxed);
+        entry.charged_ns.store(0, Relaxed);
+        entry.wish.cpu.store(Wish::NONE, Relaxed);
+        entry.choice.store(generation << 16, Relaxed);
         // A new task has run as little as the one before had when it was new: it has not waited since then.
         self.watched[index as usize].store(0, Relaxed);
-        slot.set_nice(0, false);
-        // The serial continues: a token of the slot's last task can never pass for one of the new one.
-        slot.set_state(slot.state().in_phase(Phase::New));
-        slot.generation.store(generation, Release);
+        entry.set_nice(0, false);
+        // The serial continues: a token of the entry's last task can never pass for one of the new one.
+        entry.set_state(entry.state().in_phase(Phase::New));
+        entry.generation.store(generation, Release);
         Some(TaskId { slot: index, generation })
     }
 
-    /// Ends a task. Its slot has no task until it is [given to another one](Self::free); false if it had another one before.
+    /// Ends a task. Its entry has no task until it is [given to another one](Self::free); false if it had another one before.
     pub(crate) fn remove(&self, task: TaskId) -> bool {
-        let slot = self.get(task);
-        if let Some(slot) = slot {
-            slot.set_state(slot.state().issue(Phase::Free, 0));
-            slot.generation_next.store(task.generation.wrapping_add(1).max(1), Relaxed);
-            // From here on no id finds it, so that no CPU frees the slot twice.
-            slot.generation.store(0, Relaxed);
+        let entry = self.get(task);
+        if let Some(entry) = entry {
+            entry.set_state(entry.state().issue(Phase::Free, 0));
+            entry.generation_next.store(task.generation.wrapping_add(1).max(1), Relaxed);
+            // From here on no id finds it, so that no CPU frees the entry twice.
+            entry.generation.store(0, Relaxed);
         }
-        slot.is_some()
+        entry.is_some()
     }
 
-    /// A new task may have the slot of one that was removed. Once for each.
-    pub(crate) fn free(&self, slot: u32) {
-        self.free.lock().push(slot);
+    /// A new task may have the entry of one that was removed. Once for each.
+    pub(crate) fn free(&self, index: u32) {
+        self.free.lock().push(index);
     }
 }
 
-/// The slot of a task that exists.
+/// The entry of a task that exists.
 #[inline]
-pub(crate) fn find(slots: &[Slot], task: TaskId) -> Option<&Slot> {
-    let slot = slots.get(task.slot as usize)?;
-    (slot.generation.load(Relaxed) == task.generation && !task.is_none()).then_some(slot)
+pub(crate) fn find(entries: &[TaskEntry], task: TaskId) -> Option<&TaskEntry> {
+    let entry = entries.get(task.slot as usize)?;
+    (entry.generation.load(Relaxed) == task.generation && !task.is_none()).then_some(entry)
 }
 
 /// A token that goes with `state`.

@@ -1,4 +1,4 @@
-//! The parameters of one task, and how long its slot is kept from the next one.
+//! The parameters of one task, and how long its entry is kept from the next one.
 
 use alloc::vec::Vec;
 
@@ -8,8 +8,8 @@ use ekiden_host::abi::RawParams;
 use crate::lock::Lock;
 use crate::table::TaskTable;
 
-/// The parameters of one task. A caller that sets some has found the slot before, and another task may have it by now: so its task is noted. While a
-/// policy is told of some, no other task gets the slot, as what policies keep of tasks is found by it.
+/// The parameters of one task. A caller that sets some has found the entry before, and another task may have it by now: so its task is noted. While a
+/// policy is told of some, no other task gets the entry, as what policies keep of tasks is found by it.
 #[derive(Debug, Default)]
 pub(crate) struct Kept(Lock<Params>);
 
@@ -30,7 +30,7 @@ impl Kept {
         kept
     }
 
-    /// None for a task that does not have the slot any more.
+    /// None for a task that does not have the entry any more.
     pub(crate) fn get(&self, task: TaskId) -> RawParams {
         let params = self.0.lock();
         if params.generation == task.generation { params.raw } else { RawParams::default() }
@@ -41,7 +41,7 @@ impl Kept {
         *self.0.lock() = Params { generation: task.generation, telling: 0, raw };
     }
 
-    /// Whether the task has the slot still. If so, the slot goes to no other one before [`told`](Self::told).
+    /// Whether the task has the entry still. If so, the entry goes to no other one before [`told`](Self::told).
     pub(crate) fn set(&self, task: TaskId, raw: RawParams) -> bool {
         let mut params = self.0.lock();
         let is_same = params.generation == task.generation;
@@ -52,14 +52,14 @@ impl Kept {
         is_same
     }
 
-    /// Whether the task has died meanwhile, and its slot is to be freed now.
+    /// Whether the task has died meanwhile, and its entry is to be freed now.
     pub(crate) fn told(&self) -> bool {
         let mut params = self.0.lock();
         params.telling -= 1;
         params.telling == 0 && params.generation == 0
     }
 
-    /// The task has died. Whether its slot can be freed now.
+    /// The task has died. Whether its entry can be freed now.
     pub(crate) fn end(&self) -> bool {
         let mut params = self.0.lock();
         params.generation = 0;
@@ -67,7 +67,7 @@ impl Kept {
     }
 }
 
-/// Holds the slot of a task while its policy is told of parameters. If the policy ends in that, its call returns here; if it was the only
+/// Holds the entry of a task while its policy is told of parameters. If the policy ends in that, its call returns here; if it was the only
 /// one, the engine ends with it.
 pub(crate) struct Telling<'a> {
     kept: &'a Kept,

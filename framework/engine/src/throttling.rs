@@ -16,7 +16,7 @@ use crate::engine::{Engine, Handling};
 use crate::groups::{GO_ON_AFTER_NS, Limit};
 use crate::host::Interrupted;
 use crate::state::{Phase, State, Transition};
-use crate::table::Slot;
+use crate::table::TaskEntry;
 
 /// No slice is longer than that unless the policy says so.
 const SLICE_NS_MAX: u64 = 20_000_000;
@@ -38,10 +38,10 @@ const RELEASE_MOST: u32 = 32;
 impl<P: Policy> Engine<P> {
     /// Notes the CPU time that the event's task has used up to now. True if it has to give way.
     #[inline]
-    pub(crate) fn charge_groups(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+    pub(crate) fn charge_groups(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) -> bool {
         let runtime_ns = handling.event.runtime_ns;
-        let ran_ns = runtime_ns.saturating_sub(slot.runtime_ns.load(Relaxed));
-        slot.runtime_ns.store(runtime_ns, Relaxed);
+        let ran_ns = runtime_ns.saturating_sub(entry.runtime_ns.load(Relaxed));
+        entry.runtime_ns.store(runtime_ns, Relaxed);
         let charge = self.groups.charge(task.slot, ran_ns, || self.host.now_ns());
         if let Some(at_ns) = charge.refill_at_ns {
             self.host.refill_at(at_ns);
@@ -56,8 +56,8 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Works out anew what the policy is told of the weight of a task.
-    fn reweigh(&self, task: TaskId, slot: &Slot) {
-        slot.weight.store(self.groups.weight(task.slot, slot.own_weight.load(Relaxed)), Relaxed);
+    fn reweigh(&self, task: TaskId, entry: &TaskEntry) {
+        entry.weight.store(self.groups.weight(task.slot, entry.own_weight.load(Relaxed)), Relaxed);
     }
 
     // ---- what the busiest events have to do if there are groups; the engine looks at `Groups::is_active` and does no more if
@@ -65,15 +65,21 @@ impl<P: Policy> Engine<P> {
 
     /// The task comes to wait for a CPU. True if it is throttled, and stays so as `phase`.
     #[inline(never)]
-    pub(crate) fn waits_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) -> bool {
-        let has_run = handling.event.runtime_ns > slot.runtime_ns.load(Relaxed);
-        self.charge_groups(handling, task, slot);
+    pub(crate) fn waits_in_group(
+        &self,
+        handling: &mut Handling<'_>,
+        task: TaskId,
+        entry: &TaskEntry,
+        phase: Phase,
+    ) -> bool {
+        let has_run = handling.event.runtime_ns > entry.runtime_ns.load(Relaxed);
+        self.charge_groups(handling, task, entry);
         // While the kernel bypassed us: somewhere in it, perhaps.
-        let is_elsewhere = has_run && !slot.state().phase().is_running() && !self.host.is_at_user(task);
+        let is_elsewhere = has_run && !entry.state().phase().is_running() && !self.host.is_at_user(task);
         if is_elsewhere {
             self.groups.note_at_user(task.slot, false);
         }
-        if !slot.state().phase().is_throttled() || !self.stays_throttled(slot, handling.event.cpu, phase) {
+        if !entry.state().phase().is_throttled() || !self.stays_throttled(entry, handling.event.cpu, phase) {
             return false;
         }
         if is_elsewhere {
@@ -89,7 +95,7 @@ impl<P: Policy> Engine<P> {
         &self,
         handling: &mut Handling<'_>,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
         call: Call,
         phase: Phase,
     ) -> bool {
@@ -99,36 +105,36 @@ impl<P: Policy> Engine<P> {
             let is_at_user = gives_way && self.host.is_at_user(task);
             self.groups.note_at_user(task.slot, is_at_user);
             if is_at_user && self.allowance_ns(task).is_none() {
-                self.throttle(handling, task, slot, phase);
+                self.throttle(handling, task, entry, phase);
                 return false;
             }
         }
-        self.wants_to_run(task, slot);
+        self.wants_to_run(task, entry);
         true
     }
 
     /// The task counts for its group from now on.
-    pub(crate) fn wants_to_run(&self, task: TaskId, slot: &Slot) {
-        self.groups.wake(task.slot, slot.own_weight.load(Relaxed));
-        self.reweigh(task, slot);
+    pub(crate) fn wants_to_run(&self, task: TaskId, entry: &TaskEntry) {
+        self.groups.wake(task.slot, entry.own_weight.load(Relaxed));
+        self.reweigh(task, entry);
     }
 
     /// The task goes to sleep, if it has not done so. True if it was throttled until now.
     #[inline(never)]
-    pub(crate) fn sleeps_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
-        self.charge_groups(handling, task, slot);
-        let phase = slot.state().phase();
+    pub(crate) fn sleeps_in_group(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) -> bool {
+        self.charge_groups(handling, task, entry);
+        let phase = entry.state().phase();
         if phase == Phase::Running {
             self.groups.sleep(task.slot);
         }
-        phase.is_throttled() && self.throttled_sleeps(task, slot)
+        phase.is_throttled() && self.throttled_sleeps(task, entry)
     }
 
     /// The task runs. True if it has to give way.
     #[inline(never)]
-    pub(crate) fn ticks_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
-        self.reweigh(task, slot);
-        if !self.charge_groups(handling, task, slot) {
+    pub(crate) fn ticks_in_group(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) -> bool {
+        self.reweigh(task, entry);
+        if !self.charge_groups(handling, task, entry) {
             return false;
         }
         let is_in_user = self.host.interrupted(task) == Interrupted::InUser;
@@ -145,7 +151,7 @@ impl<P: Policy> Engine<P> {
         &self,
         handling: &mut Handling<'_>,
         task: TaskId,
-        slot: &Slot,
+        entry: &TaskEntry,
         seen: State,
         slice_ns: u64,
     ) -> Option<u64> {
@@ -157,25 +163,25 @@ impl<P: Policy> Engine<P> {
                 self.cut_in_user(handling, task, LOOK_NS);
                 Some(slice_ns)
             }
-            None if self.throttle_picked(handling, task, slot, seen) => None,
+            None if self.throttle_picked(handling, task, entry, seen) => None,
             // Its token has become worthless, as the engine finds out.
             None => Some(slice_ns),
         }
     }
 
     /// The task's weight in its group has changed.
-    pub(crate) fn reweigh_in_group(&self, task: TaskId, slot: &Slot) {
-        self.groups.set_task_weight(task.slot, slot.own_weight.load(Relaxed));
-        self.reweigh(task, slot);
+    pub(crate) fn reweigh_in_group(&self, task: TaskId, entry: &TaskEntry) {
+        self.groups.set_task_weight(task.slot, entry.own_weight.load(Relaxed));
+        self.reweigh(task, entry);
     }
 
     /// The task gives way on its way to user mode, and has no time to run. The caller has found out that it is not throttled yet.
     #[cold]
-    fn throttle(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) {
-        let seen = slot.state();
-        self.transit(handling.event.cpu, slot, seen, Transition::Throttle);
-        slot.set_state(seen.throttled(phase, handling.event.cpu, false));
-        self.slept(handling, self.policy_slot_of::<false>(seen), task, slot);
+    fn throttle(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, phase: Phase) {
+        let seen = entry.state();
+        self.transit(handling.event.cpu, entry, seen, Transition::Throttle);
+        entry.set_state(seen.throttled(phase, handling.event.cpu, false));
+        self.slept(handling, self.policy_slot_of::<false>(seen), task, entry);
         self.groups.sleep(task.slot);
         if !self.groups.throttle(task.slot, true, self.host.now_ns()) {
             self.release(handling, task.slot);
@@ -184,12 +190,12 @@ impl<P: Policy> Engine<P> {
 
     /// The policy picked a task that has no time to run. False if its token is not good any more.
     #[cold]
-    fn throttle_picked(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) -> bool {
+    fn throttle_picked(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, seen: State) -> bool {
         let phase = if seen.phase() == Phase::ReadyByTick { Phase::ThrottledByTick } else { Phase::Throttled };
-        if !slot.try_state(seen, seen.throttled(phase, seen.cpu(), false)) {
+        if !entry.try_state(seen, seen.throttled(phase, seen.cpu(), false)) {
             return false;
         }
-        self.slept(handling, self.policy_slot_of::<false>(seen), task, slot);
+        self.slept(handling, self.policy_slot_of::<false>(seen), task, entry);
         self.groups.sleep(task.slot);
         if !self.groups.throttle(task.slot, false, self.host.now_ns()) {
             self.release(handling, task.slot);
@@ -199,13 +205,13 @@ impl<P: Policy> Engine<P> {
 
     /// The kernel has put a throttled task on a run queue, or is about to. False if it is not throttled any more.
     #[cold]
-    fn stays_throttled(&self, slot: &Slot, cpu: CpuId, phase: Phase) -> bool {
+    fn stays_throttled(&self, entry: &TaskEntry, cpu: CpuId, phase: Phase) -> bool {
         loop {
-            let seen = slot.state();
+            let seen = entry.state();
             if !seen.phase().is_throttled() {
                 return false;
             }
-            if slot.try_state(seen, seen.throttled(phase, cpu, seen.is_unheard())) {
+            if entry.try_state(seen, seen.throttled(phase, cpu, seen.is_unheard())) {
                 return true;
             }
         }
@@ -213,15 +219,15 @@ impl<P: Policy> Engine<P> {
 
     /// A throttled task ran behind our back while the kernel bypassed us, and sleeps. False if it is not throttled any more.
     #[cold]
-    fn throttled_sleeps(&self, task: TaskId, slot: &Slot) -> bool {
+    fn throttled_sleeps(&self, task: TaskId, entry: &TaskEntry) -> bool {
         self.groups.unthrottle(task.slot);
         loop {
-            let seen = slot.state();
+            let seen = entry.state();
             if !seen.phase().is_throttled() {
                 return false;
             }
             let phase = if seen.is_unheard() { Phase::New } else { Phase::Blocked };
-            if slot.try_state(seen, seen.in_phase(phase)) {
+            if entry.try_state(seen, seen.in_phase(phase)) {
                 return true;
             }
         }
@@ -229,18 +235,18 @@ impl<P: Policy> Engine<P> {
 
     /// A task that is throttled, and in no queue of the groups, goes to its policy, if there is time for it.
     fn release(&self, handling: &mut Handling<'_>, index: u32) {
-        let Some((task, slot)) = self.tasks.in_slot(index) else { return };
+        let Some((task, entry)) = self.tasks.at(index) else { return };
         let (seen, state) = loop {
-            if !slot.state().phase().is_throttled() {
+            if !entry.state().phase().is_throttled() {
                 return;
             }
-            if !self.is_attached::<false>(slot.state()) {
-                self.attach(handling, task, slot);
+            if !self.is_attached::<false>(entry.state()) {
+                self.attach(handling, task, entry);
             }
-            if slot.choice() != slot.state().policy_slot() {
-                self.change_policy(handling, task, slot);
+            if entry.choice() != entry.state().policy_slot() {
+                self.change_policy(handling, task, entry);
             }
-            let seen = slot.state();
+            let seen = entry.state();
             // There may be another limit.
             let may_throttle = self.groups.is_at_user(index) && self.allowance_ns(task).is_none();
             if may_throttle && self.groups.throttle(index, false, self.host.now_ns()) {
@@ -253,14 +259,14 @@ impl<P: Policy> Engine<P> {
             };
             let cpu = self.host_cpu(task, seen.cpu());
             let state = seen.issue(phase, cpu);
-            if slot.try_state(seen, state) {
+            if entry.try_state(seen, state) {
                 break (seen, state);
             }
         };
         let call = if seen.is_unheard() { Call::TaskNew } else { Call::TaskWakeup };
-        self.wants_to_run(task, slot);
-        self.hand_token(handling, call, task, slot, state, 0);
-        if self.is_shared() && self.send_away(handling, task, slot) {
+        self.wants_to_run(task, entry);
+        self.hand_token(handling, call, task, entry, state, 0);
+        if self.is_shared() && self.send_away(handling, task, entry) {
             return;
         }
         if self.idle.handed.hand(|| self.idle.contains(state.cpu())) {
@@ -306,7 +312,7 @@ impl<P: Policy> Engine<P> {
     fn cut(&self, handling: &Handling<'_>, task: TaskId, after_ns: u64) {
         let at_ns = self.host.now_ns() + after_ns;
         let here = self.cpu(handling.event.cpu);
-        here.cut_slot.store(task.slot, Relaxed);
+        here.cut_index.store(task.slot, Relaxed);
         here.cut_ns.store(at_ns, Relaxed);
         self.host.refill_at(at_ns);
     }
@@ -324,7 +330,7 @@ impl<P: Policy> Engine<P> {
             return self.cut(handling, task, after_ns);
         }
         let here = self.cpu(handling.event.cpu);
-        here.cut_slot.store(task.slot, Relaxed);
+        here.cut_index.store(task.slot, Relaxed);
         here.cut_ns.store(u64::MAX, Relaxed);
     }
 
@@ -338,7 +344,7 @@ impl<P: Policy> Engine<P> {
             at_ns if at_ns > now_ns && !has_returned => return self.host.refill_at(at_ns),
             _ => here.cut_ns.store(0, Relaxed),
         }
-        let Some((task, _)) = self.tasks.in_slot(here.cut_slot.load(Relaxed)) else { return };
+        let Some((task, _)) = self.tasks.at(here.cut_index.load(Relaxed)) else { return };
         match self.host.interrupted(task) {
             Interrupted::Another => {}
             Interrupted::InKernel => self.cut_in_user(handling, task, LOOK_AGAIN_NS),
@@ -360,25 +366,25 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The task is in another group from now on.
-    pub(crate) fn task_moves(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        self.charge_groups(handling, task, slot);
-        let phase = slot.state().phase();
+    pub(crate) fn task_moves(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
+        self.charge_groups(handling, task, entry);
+        let phase = entry.state().phase();
         let wants = phase.is_waiting() || phase == Phase::Running;
-        let counted = if wants { slot.own_weight.load(Relaxed) } else { 0 };
+        let counted = if wants { entry.own_weight.load(Relaxed) } else { 0 };
         if !self.groups.enter(task.slot, handling.event.args[0], counted) {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }
-        self.reweigh(task, slot);
+        self.reweigh(task, entry);
         if phase.is_throttled() {
             self.release(handling, task.slot);
         }
     }
 
     /// The task leaves. What it has run since its last event is its group's.
-    pub(crate) fn leave_groups(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+    pub(crate) fn leave_groups(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
         if self.groups.is_active() {
-            self.charge_groups(handling, task, slot);
+            self.charge_groups(handling, task, entry);
         }
         self.groups.unthrottle(task.slot);
         self.groups.leave(task.slot);

@@ -11,7 +11,7 @@ use crate::idle_notifications::PolicySlots;
 use crate::order::Order;
 use crate::pick::{Found, NO_RANK};
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
-use crate::table::Slot;
+use crate::table::TaskEntry;
 
 /// The rotation period, in ticks: a tenth of a second where there are 250 in a second. The first policy in the order leaves some of it to each of the
 /// others if they would have had less: the kernel does the same with its real-time class. Eight policies have room in it.
@@ -166,10 +166,10 @@ impl<P: Policy> Engine<P> {
     }
 
     /// From time to time the policies that are asked later have their turns, so that none starves.
-    pub(crate) fn rotate(&self, handling: &mut Handling<'_>, cpu: CpuId, slot: &Slot) {
+    pub(crate) fn rotate(&self, handling: &mut Handling<'_>, cpu: CpuId, entry: &TaskEntry) {
         let here = self.cpu(cpu);
         if self.is_shared() && self.is_weighted() {
-            self.tick_by_weight(handling, slot.state().policy_slot(), slot);
+            self.tick_by_weight(handling, entry.state().policy_slot(), entry);
         }
         let order = here.order.get();
         if self.is_shared() && !self.has_turns(here, order.len()) {
@@ -178,7 +178,7 @@ impl<P: Policy> Engine<P> {
         let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
         here.ticks.store(ticks, Relaxed);
         if order.len() > 1 {
-            note_ran(here, slot.state().policy_slot(), ticks == 0);
+            note_ran(here, entry.state().policy_slot(), ticks == 0);
         }
         // One after the other is asked first for a while, as far as it had not as much in the last round anyway; the first in the order is so
         // the rest of the time.

@@ -1,7 +1,7 @@
-//! The slot of a task, at which several CPUs look and of which each may change the state: in every order that memory and CPUs
+//! The entry of a task, at which several CPUs look and of which each may change the state: in every order that memory and CPUs
 //! allow (loom). What the models hold: `set_state` and a successful `try_state` are Release and `state` is Acquire, so a CPU that sees a task
 //! wait or run sees what was written of it before. That a state is exchanged, and not stored, gives a token to one CPU, and no number to two
-//! tokens; and the serial number, which counts on from one task of a slot to the next, makes one that is stale differ. The generation
+//! tokens; and the serial number, which counts on from one task of an entry to the next, makes one that is stale differ. The generation
 //! and what else is Relaxed may be as late as it likes.
 
 extern crate alloc;
@@ -47,19 +47,19 @@ use ekiden::{CpuId, TaskId};
 use ekiden_host::abi::RawToken;
 use loom::{sync::Arc, thread};
 use state::Phase;
-use table::{Slot, TaskTable, token};
+use table::{TaskEntry, TaskTable, token};
 
 const NAME: u64 = 7;
 const WEIGHT: u32 = 88;
 
 /// The steps of `enqueue`: the task waits for `cpu`. Its token, which a policy's lock would show to others.
 fn waits(table: &TaskTable, task: TaskId, cpu: CpuId) -> RawToken {
-    let slot = table.get(task).unwrap();
-    slot.weight.store(WEIGHT, Relaxed);
+    let entry = table.get(task).unwrap();
+    entry.weight.store(WEIGHT, Relaxed);
     loop {
-        let seen = slot.state();
+        let seen = entry.state();
         let state = seen.issue(Phase::Ready, cpu);
-        if slot.try_state(seen, state) {
+        if entry.try_state(seen, state) {
             return token(task, state);
         }
     }
@@ -67,10 +67,10 @@ fn waits(table: &TaskTable, task: TaskId, cpu: CpuId) -> RawToken {
 
 /// The steps of `wait_again`: the task that was picked does not run after all. Its new token, unless the kernel put it on a queue meanwhile.
 fn waits_again(table: &TaskTable, task: TaskId, cpu: CpuId) -> Option<RawToken> {
-    let slot = table.get(task).unwrap();
-    let seen = slot.state();
+    let entry = table.get(task).unwrap();
+    let seen = entry.state();
     let state = seen.issue(Phase::Ready, cpu);
-    (seen.phase() == Phase::Running && slot.try_state(seen, state)).then(|| token(task, state))
+    (seen.phase() == Phase::Running && entry.try_state(seen, state)).then(|| token(task, state))
 }
 
 /// The steps of `run`, when `cpu` picks with this token: what the kernel is to run, if it is good.
@@ -78,14 +78,14 @@ fn run(table: &TaskTable, raw: RawToken, cpu: CpuId) -> Option<u64> {
     run_in(table.get(raw.task)?, raw, cpu)
 }
 
-fn run_in(slot: &Slot, raw: RawToken, cpu: CpuId) -> Option<u64> {
-    let seen = slot.state();
+fn run_in(entry: &TaskEntry, raw: RawToken, cpu: CpuId) -> Option<u64> {
+    let seen = entry.state();
     let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && seen.phase().is_waiting();
-    let is_good = is_good && slot.try_state(seen, seen.in_phase(Phase::Running));
-    is_good.then(|| slot.host_task.load(Relaxed))
+    let is_good = is_good && entry.try_state(seen, seen.in_phase(Phase::Running));
+    is_good.then(|| entry.host_task.load(Relaxed))
 }
 
-/// The steps of `task_exit`: the task is no more, and its slot may have the next.
+/// The steps of `task_exit`: the task is no more, and its entry may have the next.
 fn exit(table: &TaskTable, task: TaskId) {
     assert!(table.remove(task));
     table.free(task.slot);
@@ -125,7 +125,7 @@ fn who_sees_a_task_run_knows_its_weight() {
         let task = table.insert(NAME, 5).unwrap();
         let raw = waits(&table, task, 0);
         let asks = thread::spawn({
-            let answers = Answers(table.slots.clone());
+            let answers = Answers(table.entries.clone());
             move || answers.weight_of_running(task, 0)
         });
         // A weight that changes while the task waits.
@@ -145,7 +145,7 @@ fn a_task_that_is_given_back_while_it_is_put_on_a_queue_has_one_good_token() {
         let gives_back = thread::spawn({
             let table = table.clone();
             move || {
-                let answers = Answers(table.slots.clone());
+                let answers = Answers(table.entries.clone());
                 answers.claim(raw, 1, |_, _| true).ok()?;
                 run(&table, RawToken { cpu: 1, ..raw }, 1)?;
                 waits_again(&table, task, 1)
@@ -174,7 +174,7 @@ fn a_task_goes_to_one_cpu() {
         let claims = thread::spawn({
             let table = table.clone();
             move || {
-                let answers = Answers(table.slots.clone());
+                let answers = Answers(table.entries.clone());
                 answers.claim(raw, 1, |_, _| true).ok().map(|()| run(&table, RawToken { cpu: 1, ..raw }, 1))
             }
         });
@@ -186,7 +186,7 @@ fn a_task_goes_to_one_cpu() {
     });
 }
 
-/// The policy gives the token of a task that has died, whose slot the CPU has found before, while the next one comes to wait there.
+/// The policy gives the token of a task that has died, whose entry the CPU has found before, while the next one comes to wait there.
 /// (When a task dies its state is stored, and loom lets an exchange come after a store that it cannot come after: so the death comes first.)
 #[test]
 fn a_token_of_a_task_that_has_died_is_not_good_for_the_next_one_in_its_slot() {
@@ -198,13 +198,13 @@ fn a_token_of_a_task_that_has_died_is_not_good_for_the_next_one_in_its_slot() {
         exit(table, old);
         let late = thread::spawn({
             let shared = shared.clone();
-            move || run_in(&shared.0.slots[0], raw, 0)
+            move || run_in(&shared.0.entries[0], raw, 0)
         });
         let picks = thread::spawn({
             let shared = shared.clone();
             move || {
                 let (table, shown) = &*shared;
-                let (task, _) = table.in_slot(0)?;
+                let (task, _) = table.at(0)?;
                 // Less than a policy's lock gives: the state has to do the rest.
                 run(table, RawToken { task, cpu: 0, serial: shown.load(Relaxed) }, 0)
             }

@@ -1,7 +1,7 @@
 //! Parameters that are set for a task while its policy hears of it, or while it dies: in every order that memory and CPUs allow (loom).
 //! Here the lock of what is kept gives the order. What the models hold is what comes first: a caller that sets
 //! parameters looks after that whether the policy knows of the task; a CPU that tells the policy of it notes that in
-//! the state, Release or not, and looks for parameters then; and a slot is freed once, by the last that needs it.
+//! the state, Release or not, and looks for parameters then; and an entry is freed once, by the last that needs it.
 
 extern crate alloc;
 
@@ -102,7 +102,7 @@ fn a_policy_hears_of_the_newest_parameters_last() {
     });
 }
 
-/// A task dies while two CPUs set parameters for it; the slot is free once they are done, and then only once.
+/// A task dies while two CPUs set parameters for it; the entry is free once they are done, and then only once.
 #[test]
 fn the_slot_of_a_task_that_dies_is_freed_once() {
     check(|| {
@@ -120,7 +120,7 @@ fn the_slot_of_a_task_that_dies_is_freed_once() {
             return;
         }
         others.into_iter().for_each(|other| _ = other.join().unwrap());
-        assert!(model.tasks.insert(2, 2).is_some(), "the slot is lost");
-        assert!(model.tasks.insert(3, 3).is_none(), "the slot was freed twice");
+        assert!(model.tasks.insert(2, 2).is_some(), "the entry is lost");
+        assert!(model.tasks.insert(3, 3).is_none(), "the entry was freed twice");
     });
 }

@@ -23,10 +23,10 @@ pub struct Machine<P: Scheduler> {
     tokens_issued: u32,
 }
 
-/// The slot of a task that is still leaving the CPU that it ran on.
+/// The index of a task that is still leaving the CPU that it ran on.
 pub const BUSY: u32 = 8;
 
-/// The name of a task in this slot of the table.
+/// The name of the task with this index.
 pub fn task(slot: u32) -> TaskId {
     TaskId { slot, generation: 1 }
 }
@@ -66,7 +66,7 @@ impl<P: Scheduler> Machine<P> {
         self.policy.deliver(&about(call, slot, cpu).with_token(token), &[])
     }
 
-    /// `cpu` looks for work. Returns the slot of the task that it gets.
+    /// `cpu` looks for work. Returns the index of the task that it gets.
     pub fn pick(&mut self, cpu: CpuId) -> Option<u32> {
         let token = self.call(Call::PickNextTask, 0, cpu).token;
         (!token.is_none()).then_some(token.task.slot)

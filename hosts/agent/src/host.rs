@@ -39,7 +39,7 @@ pub(crate) struct AgentHost {
     engine: OnceLock<Answers>,
     beats: OnceLock<Arc<Beats>>,
     online: Cpus,
-    /// The CPUs that each task may run on, by its slot in the engine's table.
+    /// The CPUs that each task may run on, by the index of its entry in the engine's table.
     allowed: Vec<Cpus>,
     /// The control group of each task, likewise: its number, and below that 32 bits of its weight.
     groups: Vec<AtomicU64>,
@@ -229,7 +229,7 @@ mod tests {
         let mut cpus = CpuMask::new();
         questions.allowed_cpus(task, &mut cpus);
         assert_eq!(cpus.iter().collect::<Vec<_>>(), [0]);
-        assert!(!questions.may_run(TaskId { slot: 2, generation: 1 }, 0), "a slot that is not there");
+        assert!(!questions.may_run(TaskId { slot: 2, generation: 1 }, 0), "an index beyond the table");
     }
 
     #[test]

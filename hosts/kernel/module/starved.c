@@ -20,7 +20,7 @@ MODULE_PARM_DESC(
 
 /* Scans over the task table that see a task which has waited for that long. */
 #define SCANS 8
-/* How long it is from some slots to the next. */
+/* Pause between some entries and the next, in nanoseconds. */
 #define GO_ON_AFTER_NS 50000
 
 static struct {

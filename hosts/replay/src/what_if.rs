@@ -122,7 +122,7 @@ struct Other<'a> {
     policy: Option<Box<dyn Policy>>,
     questions: Arc<ReplayHost>,
     recorded_state: RecordedState,
-    /// For each slot the serial number of the token that the other policy picked last.
+    /// By task index: the serial number of the token that the other policy picked last.
     picked: Vec<u32>,
     instance: u64,
     outcome: WhatIf,

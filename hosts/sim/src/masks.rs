@@ -112,7 +112,7 @@ pub(crate) struct SimHost {
     engine: OnceLock<Answers>,
     /// What each CPU switched to last, and when.
     ran: Vec<(AtomicU64, AtomicU64)>,
-    /// The set of each task, by the slot in the engine's table.
+    /// The set of each task, by the index of its entry in the engine's table.
     of_task: Vec<AtomicU32>,
     /// The group of each task, likewise.
     group_of_task: Vec<AtomicU32>,

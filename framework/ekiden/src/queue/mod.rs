@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// The outcome of a claim of the task in each slot.
+    /// The outcome of a claim of the task in each entry.
     struct Claims([Result<(), RefusalReason>; 8]);
 
     impl Host for Claims {

@@ -27,38 +27,38 @@ pub struct Charge {
 }
 
 impl Groups {
-    /// Whether the CPU time of the task in `slot` is limited.
+    /// Whether the CPU time of the task with `index` is limited.
     #[inline]
-    pub fn is_limited(&self, slot: u32) -> bool {
-        let group = self.group_of(slot);
+    pub fn is_limited(&self, index: u32) -> bool {
+        let group = self.group_of(index);
         group != ROOT && self.nodes[group as usize].limiter.load(Relaxed) != ROOT
     }
 
-    /// The groups that limit the task in `slot`, from the nearest up.
-    fn limiters(&self, slot: u32) -> impl Iterator<Item = u32> {
+    /// The groups that limit the task with `index`, from the nearest up.
+    fn limiters(&self, index: u32) -> impl Iterator<Item = u32> {
         let limiter = |group: u32| match self.nodes[group as usize].limiter.load(Relaxed) {
             ROOT => None,
             limiter => Some(limiter),
         };
-        core::iter::successors(limiter(self.group_of(slot)), move |group| {
+        core::iter::successors(limiter(self.group_of(index)), move |group| {
             limiter(self.nodes[*group as usize].parent.load(Relaxed))
         })
     }
 
-    /// The task in `slot` has used CPU time. The time is asked for only if that is limited, and nothing of it was used lately.
+    /// The task with `index` has used CPU time. The time is asked for only if that is limited, and nothing of it was used lately.
     #[inline]
-    pub fn charge(&self, slot: u32, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Charge {
-        if ran_ns == 0 || !self.is_limited(slot) {
+    pub fn charge(&self, index: u32, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Charge {
+        if ran_ns == 0 || !self.is_limited(index) {
             return Charge::default();
         }
-        self.charge_limited(slot, ran_ns, now_ns)
+        self.charge_limited(index, ran_ns, now_ns)
     }
 
-    fn charge_limited(&self, slot: u32, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Charge {
+    fn charge_limited(&self, index: u32, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Charge {
         let mut now_ns = Clock::NotAsked(now_ns);
-        self.members[slot as usize].throttled_ns.store(0, Relaxed);
+        self.members[index as usize].throttled_ns.store(0, Relaxed);
         let mut charge = Charge::default();
-        for group in self.limiters(slot) {
+        for group in self.limiters(index) {
             let Spent { is_used_up, refill_at_ns } = self.nodes[group as usize].budget.spend(ran_ns, || now_ns.ask());
             charge.is_used_up |= is_used_up;
             charge.refill_at_ns = earlier(charge.refill_at_ns, refill_at_ns);
@@ -66,60 +66,60 @@ impl Groups {
         charge
     }
 
-    /// How long the task in `slot` may run at a time; `None` if it has to be throttled. `u64::MAX` without a limit. The time is
+    /// How long the task with `index` may run at a time; `None` if it has to be throttled. `u64::MAX` without a limit. The time is
     /// asked for only if the task has been throttled.
     #[inline]
-    pub fn allowance_ns(&self, slot: u32, now_ns: impl FnOnce() -> u64) -> Option<u64> {
-        if !self.is_limited(slot) {
+    pub fn allowance_ns(&self, index: u32, now_ns: impl FnOnce() -> u64) -> Option<u64> {
+        if !self.is_limited(index) {
             return Some(u64::MAX);
         }
         let mut allowance_ns = u64::MAX;
-        for group in self.limiters(slot) {
+        for group in self.limiters(index) {
             match self.nodes[group as usize].budget.allowance_ns() {
                 Some(of_group_ns) => allowance_ns = allowance_ns.min(of_group_ns),
-                None => return self.is_overdue(slot, now_ns).then_some(OVERDUE_TURN_NS),
+                None => return self.is_overdue(index, now_ns).then_some(OVERDUE_TURN_NS),
             }
         }
         Some(allowance_ns)
     }
 
-    /// Whether the task in `slot` has been throttled for so long that it is to run although there is no time.
-    fn is_overdue(&self, slot: u32, now_ns: impl FnOnce() -> u64) -> bool {
-        let since_ns = self.members[slot as usize].throttled_ns.load(Relaxed);
+    /// Whether the task with `index` has been throttled for so long that it is to run although there is no time.
+    fn is_overdue(&self, index: u32, now_ns: impl FnOnce() -> u64) -> bool {
+        let since_ns = self.members[index as usize].throttled_ns.load(Relaxed);
         since_ns != 0 && now_ns().saturating_sub(since_ns) >= OVERDUE_NS
     }
 
-    /// Notes whether the task in `slot`, which waits for a CPU, may be throttled: it has nothing of the kernel's that others wait for.
-    pub fn note_at_user(&self, slot: u32, is_at_user: bool) {
-        self.members[slot as usize].is_at_user.store(is_at_user, Relaxed);
+    /// Notes whether the task with `index`, which waits for a CPU, may be throttled: it has nothing of the kernel's that others wait for.
+    pub fn note_at_user(&self, index: u32, is_at_user: bool) {
+        self.members[index as usize].is_at_user.store(is_at_user, Relaxed);
     }
 
     /// What was noted last.
-    pub fn is_at_user(&self, slot: u32) -> bool {
-        self.members[slot as usize].is_at_user.load(Relaxed)
+    pub fn is_at_user(&self, index: u32) -> bool {
+        self.members[index as usize].is_at_user.load(Relaxed)
     }
 
-    /// Throttles the task in `slot` until there is CPU time for it; false if there is some now. Tasks that are `served`, because
+    /// Throttles the task with `index` until there is CPU time for it; false if there is some now. Tasks that are `served`, because
     /// they have run since they were released, come after others, and tasks behind them stay in order.
     ///
     /// The task must not be [waking](Self::wake): it counts for nothing while it is throttled.
-    pub fn throttle(&self, slot: u32, served: bool, now_ns: u64) -> bool {
+    pub fn throttle(&self, index: u32, served: bool, now_ns: u64) -> bool {
         let mut throttled = self.throttled.lock();
         // Refills take this lock, too: either it is seen here that there is time, or the refill finds the task.
-        let Some(group) = self.limiters(slot).find(|group| self.nodes[*group as usize].budget.is_throttled()) else {
+        let Some(group) = self.limiters(index).find(|group| self.nodes[*group as usize].budget.is_throttled()) else {
             return false;
         };
-        let since_ns = &self.members[slot as usize].throttled_ns;
+        let since_ns = &self.members[index as usize].throttled_ns;
         if served || since_ns.load(Relaxed) == 0 {
             since_ns.store(now_ns.max(1), Relaxed);
         }
-        throttled.throttle(slot, group, served);
+        throttled.throttle(index, group, served);
         true
     }
 
-    /// The task in `slot` is not throttled any more, if it was.
-    pub fn unthrottle(&self, slot: u32) {
-        self.throttled.lock().take_out(slot);
+    /// The task with `index` is not throttled any more, if it was.
+    pub fn unthrottle(&self, index: u32) {
+        self.throttled.lock().take_out(index);
     }
 
     /// Gives groups that have used CPU time that of a new period, if it is time. Tasks that waited for that are released:
@@ -166,17 +166,17 @@ impl Groups {
     /// Releases tasks that were throttled for the time of `group` and are overdue, no more than `left`. False if some stay.
     fn let_overdue_go(&self, group: u32, now_ns: u64, left: &mut u32) -> bool {
         let mut throttled = self.throttled.lock();
-        while let Some(slot) = throttled.first(group).filter(|slot| self.is_overdue(*slot, || now_ns)) {
+        while let Some(index) = throttled.first(group).filter(|index| self.is_overdue(*index, || now_ns)) {
             if *left == 0 {
                 return false;
             }
             *left -= 1;
-            throttled.release_one(slot);
+            throttled.release_one(index);
         }
         true
     }
 
-    /// The slot of a task that was throttled and is not any more, in the order in which they are to have their turns. Its limits
+    /// The index of a task that was throttled and is not any more, in the order in which they are to have their turns. Its limits
     /// may keep it from running all the same: there can be several. When its group has no time left again, the rest stay.
     pub fn next_released(&self) -> Option<u32> {
         self.throttled.lock().next_released(|group| self.nodes[group as usize].budget.is_throttled())

@@ -42,46 +42,46 @@ impl Member {
 }
 
 impl Groups {
-    /// The task in `slot` is from now on in the group that the host calls `name`. False if there is none such: the caller asks
+    /// The task with `index` is from now on in the group that the host calls `name`. False if there is none such: the caller asks
     /// again with the group above that. `counted` is its weight if it wants to run, and else 0. A task that was throttled is not any more.
     #[must_use]
-    pub fn enter(&self, slot: u32, name: u64, counted: u32) -> bool {
+    pub fn enter(&self, index: u32, name: u64, counted: u32) -> bool {
         let tree = &mut *self.tree.lock();
         let Some(group) = tree.find(name) else { return false };
-        self.unthrottle(slot);
-        self.change_group(tree, slot, group, counted);
+        self.unthrottle(index);
+        self.change_group(tree, index, group, counted);
         true
     }
 
-    /// The task in `slot` is no more.
-    pub fn leave(&self, slot: u32) {
-        if self.group_of(slot) != ROOT {
-            self.change_group(&mut self.tree.lock(), slot, ROOT, 0);
+    /// The task with `index` is no more.
+    pub fn leave(&self, index: u32) {
+        if self.group_of(index) != ROOT {
+            self.change_group(&mut self.tree.lock(), index, ROOT, 0);
         }
     }
 
-    fn change_group(&self, tree: &mut Tree, slot: u32, group: u32, counted: u32) {
+    fn change_group(&self, tree: &mut Tree, index: u32, group: u32, counted: u32) {
         let counted = if group == ROOT { 0 } else { counted };
-        let (old, before) = self.members[slot as usize].enter(group, counted);
+        let (old, before) = self.members[index as usize].enter(group, counted);
         tree.entries[group as usize].members += u32::from(group != ROOT);
         tree.entries[old as usize].members -= u32::from(old != ROOT);
-        self.members[slot as usize].throttled_ns.store(0, Relaxed);
-        self.members[slot as usize].is_at_user.store(false, Relaxed);
+        self.members[index as usize].throttled_ns.store(0, Relaxed);
+        self.members[index as usize].is_at_user.store(false, Relaxed);
         self.add_load(old, -i64::from(before));
         self.add_load(group, i64::from(counted));
         self.free_if_unused(tree, old);
     }
 
-    /// The group of the task in `slot`, with what it weighs among those beside it.
-    pub fn group_of_task(&self, slot: u32) -> ekiden::Group {
-        match self.group_of(slot) {
+    /// The group of the task with `index`, with what it weighs among those beside it.
+    pub fn group_of_task(&self, index: u32) -> ekiden::Group {
+        match self.group_of(index) {
             ROOT => ekiden::Group::ROOT,
             id => ekiden::Group { id, weight: self.nodes[id as usize].weight.load(Relaxed) },
         }
     }
 
     #[inline]
-    pub(super) fn group_of(&self, slot: u32) -> u32 {
-        self.members[slot as usize].group()
+    pub(super) fn group_of(&self, index: u32) -> u32 {
+        self.members[index as usize].group()
     }
 }

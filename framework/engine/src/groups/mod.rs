@@ -92,7 +92,7 @@ struct Node {
 }
 
 impl Groups {
-    /// Room for `max_groups` groups besides the root, and the tasks in `max_tasks` slots.
+    /// Room for `max_groups` groups besides the root, and the tasks in `max_tasks` entries.
     pub fn new(max_groups: u32, max_tasks: u32) -> Self {
         let count = max_groups as usize + 1;
         let mut nodes = Vec::with_capacity(count);

@@ -16,7 +16,7 @@ const RELEASED: u32 = 0;
 
 #[derive(Debug)]
 pub(super) struct ThrottledQueues {
-    /// The neighbours of each throttled task, by its slot.
+    /// The neighbours of each throttled task, by the task's index.
     links: Vec<Link>,
     /// By group: the tasks that did not have a turn, and those that had one.
     queues: Vec<Queue>,
@@ -55,25 +55,25 @@ impl ThrottledQueues {
         self.len
     }
 
-    pub(super) fn throttle(&mut self, slot: u32, group: u32, served: bool) {
-        self.take_out(slot);
-        self.append(slot, 2 * group + u32::from(served));
+    pub(super) fn throttle(&mut self, index: u32, group: u32, served: bool) {
+        self.take_out(index);
+        self.append(index, 2 * group + u32::from(served));
     }
 
-    fn append(&mut self, slot: u32, queue: u32) {
+    fn append(&mut self, index: u32, queue: u32) {
         let last = self.queues[queue as usize].last;
-        self.links[slot as usize] = Link { next: NONE, previous: last, queue };
-        self.queues[queue as usize].last = slot;
+        self.links[index as usize] = Link { next: NONE, previous: last, queue };
+        self.queues[queue as usize].last = index;
         self.queues[queue as usize].len += 1;
         match last {
-            NONE => self.queues[queue as usize].first = slot,
-            last => self.links[last as usize].next = slot,
+            NONE => self.queues[queue as usize].first = index,
+            last => self.links[last as usize].next = index,
         }
         self.len += 1;
     }
 
-    pub(super) fn take_out(&mut self, slot: u32) {
-        let Link { next, previous, queue } = self.links[slot as usize];
+    pub(super) fn take_out(&mut self, index: u32) {
+        let Link { next, previous, queue } = self.links[index as usize];
         if queue == NONE {
             return;
         }
@@ -85,7 +85,7 @@ impl ThrottledQueues {
             NONE => self.queues[queue as usize].last = previous,
             next => self.links[next as usize].previous = previous,
         }
-        self.links[slot as usize].queue = NONE;
+        self.links[index as usize].queue = NONE;
         self.queues[queue as usize].len -= 1;
         self.len -= 1;
     }
@@ -101,25 +101,25 @@ impl ThrottledQueues {
     /// The task of a group that is released next.
     pub(super) fn first(&self, group: u32) -> Option<u32> {
         let firsts = [2 * group, 2 * group + 1].map(|queue| self.queues[queue as usize].first);
-        firsts.into_iter().find(|slot| *slot != NONE)
+        firsts.into_iter().find(|index| *index != NONE)
     }
 
-    pub(super) fn release_one(&mut self, slot: u32) {
-        self.take_out(slot);
-        self.append(slot, RELEASED);
+    pub(super) fn release_one(&mut self, index: u32) {
+        self.take_out(index);
+        self.append(index, RELEASED);
     }
 
     /// The next task that is released. Tasks of a group that again `has_no_time` stay until it is released anew.
     pub(super) fn next_released(&mut self, has_no_time: impl Fn(u32) -> bool) -> Option<u32> {
-        if let Some(slot) = self.pop(RELEASED) {
-            return Some(slot);
+        if let Some(index) = self.pop(RELEASED) {
+            return Some(index);
         }
         while let Some(group) = self.due.pop_front() {
             let next = if has_no_time(group) { None } else { self.first(group) };
-            if let Some(slot) = next {
+            if let Some(index) = next {
                 self.due.push_back(group);
-                self.take_out(slot);
-                return Some(slot);
+                self.take_out(index);
+                return Some(index);
             }
             self.is_due[group as usize] = false;
         }
@@ -132,11 +132,11 @@ impl ThrottledQueues {
     }
 
     fn pop(&mut self, queue: u32) -> Option<u32> {
-        let slot = self.queues[queue as usize].first;
-        if slot == NONE {
+        let index = self.queues[queue as usize].first;
+        if index == NONE {
             return None;
         }
-        self.take_out(slot);
-        Some(slot)
+        self.take_out(index);
+        Some(index)
     }
 }

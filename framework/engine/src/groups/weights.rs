@@ -9,8 +9,8 @@ const VERSION_BITS: u32 = 31;
 impl Groups {
     /// What a policy is to be told of the weight of a task that weighs `own` in its group.
     #[inline]
-    pub fn weight(&self, slot: u32, own: u32) -> u32 {
-        let group = self.group_of(slot);
+    pub fn weight(&self, index: u32, own: u32) -> u32 {
+        let group = self.group_of(index);
         if group == ROOT { own } else { self.flat_weight(group, own) }
     }
 
@@ -50,29 +50,29 @@ impl Groups {
         share
     }
 
-    /// The task in `slot` wants to run, with `weight` in its group. May be told again, also with another weight.
+    /// The task with `index` wants to run, with `weight` in its group. May be told again, also with another weight.
     #[inline]
-    pub fn wake(&self, slot: u32, weight: u32) {
-        if self.group_of(slot) != ROOT {
-            self.count_member(slot, |_| weight);
+    pub fn wake(&self, index: u32, weight: u32) {
+        if self.group_of(index) != ROOT {
+            self.count_member(index, |_| weight);
         }
     }
 
-    /// The task in `slot` does not want to run, or is throttled.
+    /// The task with `index` does not want to run, or is throttled.
     #[inline]
-    pub fn sleep(&self, slot: u32) {
-        if self.group_of(slot) != ROOT {
-            self.count_member(slot, |_| 0);
+    pub fn sleep(&self, index: u32) {
+        if self.group_of(index) != ROOT {
+            self.count_member(index, |_| 0);
         }
     }
 
-    /// The task in `slot`, which weighs `weight` in its group now, wants to run as much as before.
-    pub fn set_task_weight(&self, slot: u32, weight: u32) {
-        self.count_member(slot, |before| if before == 0 { 0 } else { weight });
+    /// The task with `index`, which weighs `weight` in its group now, wants to run as much as before.
+    pub fn set_task_weight(&self, index: u32, weight: u32) {
+        self.count_member(index, |before| if before == 0 { 0 } else { weight });
     }
 
-    fn count_member(&self, slot: u32, weight: impl Fn(u32) -> u32) {
-        let (group, before, now) = self.members[slot as usize].count(weight);
+    fn count_member(&self, index: u32, weight: impl Fn(u32) -> u32) {
+        let (group, before, now) = self.members[index as usize].count(weight);
         self.add_load(group, i64::from(now) - i64::from(before));
     }
 

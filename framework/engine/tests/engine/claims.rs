@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const CPUS: u32 = 4;
 const TASKS: u32 = 8;
 
-/// Which task may run where is a bit for each slot and CPU; what runs where is what the engine said last.
+/// Which task may run where is a bit for each entry and CPU; what runs where is what the engine said last.
 struct Machine {
     idle: Arc<IdleCpus>,
     engine: OnceLock<Answers>,

@@ -23,7 +23,7 @@ struct Clock {
     now_ns: AtomicU64,
     refill_at_ns: Mutex<Option<u64>>,
     cpus: u32,
-    /// The task in this slot is in a system call.
+    /// The task in this entry is in a system call.
     in_kernel: AtomicU64,
 }
 

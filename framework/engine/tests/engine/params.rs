@@ -220,7 +220,7 @@ fn parameters_for_a_task_that_dies_meanwhile_do_not_reach_the_next_in_its_slot()
     kernel.choose(old, 0, 9);
     let new = born.lock().unwrap().take().expect("the policy was told");
     assert_eq!(kernel.tasks.lock().unwrap()[new.slot as usize], 0, "a new task has what was set for another one");
-    // The slot is not lost: there is room for as many tasks as before.
+    // The entry is not lost: there is room for as many tasks as before.
     let others: Vec<u32> = (1..TASKS).map(|_| kernel.born(TaskId::NONE).slot).collect();
     assert!(others.contains(&old.slot), "{others:?}");
     assert_eq!(kernel.engine.tasks().len(), TASKS);

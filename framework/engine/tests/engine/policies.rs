@@ -251,7 +251,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Kernel {
     engine: Engine<Place>,
     tasks: Vec<(TaskId, Stands)>,
-    /// The slot from which on the policy is yet to be told of tasks.
+    /// The index of the entry from which on the policy is yet to be told of tasks.
     next: Option<u32>,
     /// The policy that has come, and whether for all tasks, though not all CPUs ask it yet.
     comes: Option<(usize, bool)>,

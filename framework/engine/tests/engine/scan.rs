@@ -216,7 +216,7 @@ fn the_token_of_a_task_that_left_is_worthless() {
     let task = bench.task(1);
     bench.enqueue(0, task);
     bench.about(EventKind::TaskDisable, 0, task, 0);
-    // The slot has a new owner, and the policy still holds the old token.
+    // The entry has a new owner, and the policy still holds the old token.
     let next = bench.task(2);
     assert_eq!(next.slot, task.slot);
     assert_eq!(bench.pick(0).status, Status::Done as i32);
@@ -557,7 +557,7 @@ fn tasks_that_come_one_after_the_other_have_not_waited_together() {
     for number in 1..20 {
         // It is new, waits in one scan, runs and is gone.
         let task = bench.task(1);
-        assert!(last.is_none_or(|last: TaskId| last.slot == task.slot), "it is not in the same slot");
+        assert!(last.is_none_or(|last: TaskId| last.slot == task.slot), "it is not in the same entry");
         last = Some(task);
         bench.enqueue(0, task);
         let (scan, mut outcome) = (Scan { number, most: 3, apart_ms: 100, hears_ticks: true }, Outcome::default());

@@ -332,12 +332,12 @@ pub unsafe extern "C" fn ekiden_rs_figures(policy_slot: u64, cpu: u32, room: *mu
     policy.map_or(0, |policy| unsafe { policy.figures_of(cpu, room, len) })
 }
 
-/// How many slots of the task table are gone through with interrupts off.
+/// How many entries of the task table are gone through with interrupts off.
 const INTRODUCED_AT_ONCE: u32 = 32;
-/// How many slots are looked at with interrupts off if no policy is called.
+/// How many entries are looked at with interrupts off if no policy is called.
 const LOOKED_AT_AT_ONCE: u32 = 256;
 
-/// Tells policies of tasks that are not attached to theirs, from slot `first` on. Returns the slot to go on with; 0 when they have
+/// Tells policies of tasks that are not attached to theirs, from entry `first` on. Returns the entry to go on with; 0 when they have
 /// heard of all.
 ///
 /// # Safety
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) 
 }
 
 /// Takes out policies of which a task has waited in `most` scans over the task table, this one being `number` and some time apart
-/// from the last. Looks at some slots from `first` on, and returns the slot to go on with; 0 at the end.
+/// from the last. Looks at some entries from `first` on, and returns the entry to go on with; 0 at the end.
 ///
 /// # Safety
 ///

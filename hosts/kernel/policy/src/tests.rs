@@ -28,7 +28,7 @@ fn wake(instance: *mut c_void, slot: u32, cpu: u32) {
     call(instance, &new);
 }
 
-/// The slot of the task that is picked.
+/// The index of the task that is picked.
 fn pick(instance: *mut c_void, cpu: u32) -> Option<u32> {
     let token = call(instance, &Message::about_cpu(Call::PickNextTask, cpu)).token;
     (token.serial != 0).then_some(token.task.slot)
