@@ -24,6 +24,7 @@ mod kernel_half;
 mod named_tests;
 mod orderings;
 mod reasons;
+mod spelling;
 
 /// Directories without source: builds, git, packages of npm.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
@@ -149,7 +150,7 @@ fn every_package_has_the_license() {
             broken.push(name);
         }
     }
-    assert_none(&broken, "the license of every package is GPL-2.0-only");
+    assert_none(&broken, "the licence of every package is GPL-2.0-only");
     for workspace in WORKSPACES {
         let text = fs::read_to_string(root().join(workspace)).unwrap();
         assert!(text.contains("license = \"GPL-2.0-only\""), "{workspace}");

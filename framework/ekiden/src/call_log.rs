@@ -30,7 +30,7 @@ pub(crate) fn learn(value: u64) -> u64 {
     if call_log_runs() { learn_on_call_log(value) } else { value }
 }
 
-/// Writes down what a call has learned, or reads it in a replay, while the call log runs.
+/// Writes down what a call has learnt, or reads it in a replay, while the call log runs.
 #[inline(never)]
 pub(crate) fn learn_on_call_log(value: u64) -> u64 {
     LEARN.get().map_or(value, |learn| learn(value))
