@@ -52,7 +52,7 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
-/// What was kept, for programs.
+/// Counts of what was kept, for programs.
 #[derive(Serialize)]
 struct Report<'a> {
     file: &'a Path,

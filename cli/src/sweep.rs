@@ -21,7 +21,7 @@ use crate::{
     sim::{JITTER, machine, model},
 };
 
-/// What varies.
+/// The parameter that varies.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Sweep {
     /// Run the load under all policies, on all machines, with all seeds, and write a table as CSV (`-` for standard output)
@@ -55,7 +55,7 @@ struct Point<'a> {
     seed: u64,
 }
 
-/// What came of it; times in nanoseconds.
+/// The result of one value; times in nanoseconds.
 #[derive(Serialize)]
 struct Row {
     load: String,

@@ -61,7 +61,7 @@ pub(crate) struct Upgrade {
     json: bool,
 }
 
-/// What came of it.
+/// The result of an upgrade.
 #[derive(Serialize)]
 struct Report<'a> {
     from: &'a str,

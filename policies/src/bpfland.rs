@@ -41,7 +41,7 @@ pub struct Bpfland {
     times: Times,
 }
 
-/// What can be set; times in nanoseconds.
+/// Parameters; times in nanoseconds.
 #[derive(Layout)]
 struct Times {
     slice_ns: u64,

@@ -42,7 +42,7 @@ struct Account {
     /// What it was owed when it left the queue, and what the average was then.
     lag: i64,
     left_at: i64,
-    /// What it asked for.
+    /// The slice that it asked for, in nanoseconds.
     slice_ns: u64,
 }
 

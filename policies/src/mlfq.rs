@@ -31,7 +31,7 @@ pub struct Mlfq {
 #[derive(Default, Layout)]
 struct Levels([FifoQueue<Mlfq>; LEVELS]);
 
-/// What can be set, in nanoseconds.
+/// Parameters, in nanoseconds.
 #[derive(Layout)]
 struct Times {
     quantum_ns: u64,

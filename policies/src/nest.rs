@@ -51,7 +51,7 @@ struct Habit {
     misses: AtomicU32,
 }
 
-/// What can be set; times in nanoseconds.
+/// Parameters; times in nanoseconds.
 #[derive(Layout)]
 struct Limits {
     remove_ns: u64,

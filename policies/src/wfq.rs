@@ -48,7 +48,7 @@ struct RunQueue {
 #[derive(Default, Layout)]
 struct Waiting {
     tasks: TreeQueue<Wfq, u64>,
-    /// What they weigh together.
+    /// Their weight together.
     load: u64,
     /// The CPU from which this one takes a task when it picks the next time.
     takes_from: Option<CpuId>,
@@ -73,7 +73,7 @@ struct Account {
     vruntime: AtomicU64,
     /// The CPU whose scale `vruntime` is on.
     cpu: AtomicU32,
-    /// What it weighed when it was queued.
+    /// Its weight when it was queued.
     weight: AtomicU32,
 }
 

@@ -25,7 +25,7 @@ pub type Compare = fn(&Report, &Report) -> Verdict;
 /// A load with what it must show.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it is for, in a sentence.
+    /// Its purpose in one sentence.
     pub about: &'static str,
     /// The load.
     pub workload: Workload,

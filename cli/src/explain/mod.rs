@@ -159,7 +159,7 @@ fn account(path: &Path, whom: &Whom) -> Result<Account> {
     Ok(account)
 }
 
-/// What differs, the largest first.
+/// The differences, the largest first.
 fn reasons(first: &Account, here: &Account) -> Vec<Reason> {
     let mut reasons: Vec<(f64, Reason)> = FIGURES
         .iter()

@@ -67,7 +67,7 @@ pub(super) struct Policy {
     /// What programs say to it in queues, if any has opened one.
     pub(super) queues: Option<HintQueues>,
     pub(super) hints_per_s: Option<f64>,
-    /// What it counts itself.
+    /// Figures that it counts itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) figures: Vec<Figure>,
     pub(super) fault: Option<String>,

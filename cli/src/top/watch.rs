@@ -13,7 +13,7 @@ pub(super) struct Watch {
     trouble: Option<String>,
 }
 
-/// What was seen since the beginning.
+/// Sums of all looks since the beginning.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// How often it was looked.
@@ -25,7 +25,7 @@ pub(super) struct Seen {
     pub(super) tasks: BTreeMap<u32, TaskSeen>,
 }
 
-/// What was seen of a CPU, summed over the looks.
+/// Sums of a CPU over the looks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CpuLooks {
     pub(super) cpu: u32,

@@ -226,7 +226,7 @@ impl Runtime {
         Ok(handle)
     }
 
-    /// What was counted until now.
+    /// The counts up to now.
     pub fn status(&self) -> Status {
         status_of(&self.shared)
     }

@@ -51,7 +51,7 @@ pub(crate) fn leave(why: Left) {
     set_current(leave);
 }
 
-/// What became of a step.
+/// The result of a step.
 pub(crate) enum Step {
     Ended,
     Left(Thread, Left),

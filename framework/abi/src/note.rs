@@ -48,7 +48,7 @@ impl fmt::Display for NoteName {
 /// One note.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Noted {
-    /// What it is called.
+    /// Its name.
     pub name: NoteName,
     /// What the policy noted.
     pub value: u64,

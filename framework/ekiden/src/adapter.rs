@@ -50,7 +50,7 @@ pub trait Policy: Send + Sync {
     fn params_declared(&self) -> u64 {
         0
     }
-    /// What it counts for people.
+    /// Figures that it counts for people.
     fn figures(&self) -> Figures {
         Figures::default()
     }
@@ -122,7 +122,7 @@ pub struct Handover<T> {
     pub topology: Arc<Topology>,
     /// The instance's number, which is in all of its tokens.
     pub instance: u16,
-    /// What it counts for people. Its state adds to them, too.
+    /// Figures that it counts for people. Its state adds to them, too.
     pub figures: Figures,
 }
 
@@ -177,7 +177,7 @@ impl<S: Scheduler> Adapter<S> {
         self.scheduler.restore(saved)
     }
 
-    /// What it counts for people, CPU by CPU.
+    /// Figures that it counts for people, CPU by CPU.
     pub fn counted(&self) -> &Figures {
         &self.figures
     }

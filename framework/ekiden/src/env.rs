@@ -23,7 +23,7 @@ use crate::{
 pub struct Param {
     /// Name, with its unit last: `slice_us`.
     pub name: &'static str,
-    /// What it is for, in a sentence.
+    /// Its purpose in one sentence.
     pub help: &'static str,
     /// Value if it is not set.
     pub default: u64,
@@ -56,7 +56,7 @@ pub enum ParamError {
     OutOfRange {
         /// The parameter.
         param: Param,
-        /// What was asked for.
+        /// The value that was asked for.
         value: u64,
     },
 }

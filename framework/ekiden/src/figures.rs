@@ -281,7 +281,7 @@ impl Figures {
 pub struct Figure {
     /// The policy's name for it.
     pub name: String,
-    /// What it is, in a sentence.
+    /// A description in one sentence.
     pub help: String,
     /// How much it is.
     #[cfg_attr(feature = "serde", serde(flatten))]

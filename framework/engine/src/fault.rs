@@ -34,7 +34,7 @@ pub enum ContractViolationKind {
 /// One contract violation, with where it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContractViolation {
-    /// What was wrong.
+    /// The kind of mistake.
     pub kind: ContractViolationKind,
     /// The call that made it.
     pub call: Call,

@@ -131,9 +131,9 @@ pub enum Error {
     /// Something else that the kernel says.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The step that failed.
         what: String,
-        /// What came of it.
+        /// The kernel's reason.
         source: io::Error,
     },
 }

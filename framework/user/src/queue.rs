@@ -265,7 +265,7 @@ impl BytesQueue {
         self.number
     }
 
-    /// What was counted, by both sides.
+    /// Counts of both sides.
     pub fn counts(&self) -> QueueCounts {
         let word = |at: usize| self.memory.words()[at].load(Relaxed);
         QueueCounts {

@@ -22,7 +22,7 @@ pub struct Past {
     pub time_ns: u64,
     /// The PID of the thread that ran on that CPU then; 0 if it was idle.
     pub thread: u32,
-    /// What was delivered.
+    /// The message that was delivered.
     pub message: Message,
     /// What was answered when it was recorded, if it ended.
     pub recorded: Option<Reply>,

@@ -26,7 +26,7 @@ mod skel {
 const BEFORE: usize = 256;
 const SIZES: [usize; 4] = [0, 1, 8, 768];
 
-/// What was there before.
+/// The bytes before the call.
 const FILLED: i8 = -86;
 
 #[derive(Serialize)]

@@ -143,7 +143,7 @@ struct Work {
     seconds: f64,
 }
 
-/// What came of one turn of a scheduler.
+/// The result of one turn of a scheduler.
 #[derive(Serialize)]
 struct Turn<'a> {
     /// `kernel` for the kernel's own.

@@ -21,11 +21,11 @@ pub type Make = fn(Topology, u32, &str, Arc<dyn Host + Send>) -> Result<Box<dyn 
 pub struct Linked {
     /// As its source calls it.
     pub name: &'static str,
-    /// What it may be told.
+    /// Parameters that it may be given.
     pub params: &'static [Param],
     /// What programs may tell it in queues.
     pub hint: Shape,
-    /// What it tells them.
+    /// The type of its notices.
     pub notice: Shape,
     /// A simulation of it, with these parameters.
     pub simulate: fn(Machine, &str) -> Simulation,

@@ -87,7 +87,7 @@ pub enum Reply {
         id: u64,
         /// Where it wrote.
         stream: Stream,
-        /// What it wrote.
+        /// The bytes that it wrote.
         #[serde(serialize_with = "to_base64", deserialize_with = "from_base64")]
         data: Vec<u8>,
     },

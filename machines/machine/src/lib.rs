@@ -37,7 +37,7 @@ pub enum MachineError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it contains.
+        /// Its contents.
         text: String,
     },
     /// A file contains no list of CPUs.

@@ -128,7 +128,7 @@ pub enum Error {
         command: String,
         /// How it ended.
         status: ekiden_guest::Status,
-        /// What it printed.
+        /// Its output.
         output: String,
         /// The end of the guest's console.
         console: String,

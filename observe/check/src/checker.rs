@@ -11,7 +11,7 @@ const KEPT: usize = 1_000;
 
 /// One invariant.
 pub trait Check: Send {
-    /// What it is called.
+    /// Its name.
     fn name(&self) -> &'static str;
 
     /// Something happens. `view` is the machine right before, with its clock at the moment of the record.

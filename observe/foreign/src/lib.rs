@@ -67,7 +67,7 @@ enum Moments<R> {
 /// The head of a recording, before its events.
 struct About {
     nr_cpus: u32,
-    /// What was recorded, in words.
+    /// A description of what was recorded.
     workload: String,
     /// Whether there are `sched_wakeup` and `sched_waking`.
     has_wakeup: bool,

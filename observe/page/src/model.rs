@@ -50,7 +50,7 @@ pub struct Decision {
     pub cpu: u32,
     /// About which task, or [`NO_TASK`].
     pub task: u32,
-    /// What came of it.
+    /// The result.
     pub what: What,
     /// The CPUs, 64 in a word.
     pub considered: Vec<u64>,

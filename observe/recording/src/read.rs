@@ -16,7 +16,7 @@ pub struct RecordedCall {
     pub time_ns: u64,
     /// The PID of the thread that ran on this CPU then, not of the task that the call is about; 0 if the CPU was idle.
     pub thread: u32,
-    /// What was delivered.
+    /// The message that was delivered.
     pub message: Message,
     /// What it learnt besides, in order; the payload of hints first: its length in bytes, then its bytes.
     pub notes: Vec<u64>,

@@ -12,7 +12,7 @@ const TICK_NS: u64 = 10_000_000;
 pub(super) struct Entity {
     /// When it should have had its slice.
     pub(super) deadline: i64,
-    /// What it has had.
+    /// Its virtual time.
     pub(super) vruntime: i64,
     pub(super) slice_ns: u64,
     pub(super) weight: u32,

@@ -30,7 +30,7 @@ const LARGE_LOAD: u64 = LONGEST_WAIT_NS / SMALL_DEBT_NS * NICE_0_WEIGHT as u64;
 /// For so long those that wait may be set back by the head start of all that have slept: in a crowd of sleepers each has the less of one.
 const LONGEST_CREDIT_NS: u64 = 100_000_000;
 
-/// What can be set.
+/// Parameters.
 #[derive(Layout)]
 pub(super) struct Times {
     period_ns: u64,

@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 pub struct Param {
     /// Its name; a unit, if it has one, comes last.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub help: &'static str,
     /// Its default.
     pub default: Default,
@@ -38,7 +38,7 @@ pub enum Default {
 pub struct Kind {
     /// The name that people choose it by.
     pub name: &'static str,
-    /// What it is, in a sentence.
+    /// A description in one sentence.
     pub about: &'static str,
     /// Its parameters.
     pub params: &'static [Param],
@@ -148,7 +148,7 @@ pub enum LoadError {
     /// Nothing of that name.
     #[error("there is no load `{name}`; known are {}", names())]
     NoKind {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
     },
     /// Not a parameter of that load, or not a value for it.
@@ -156,7 +156,7 @@ pub enum LoadError {
     NoParam {
         /// The load.
         kind: &'static str,
-        /// What was asked for.
+        /// The text that was asked for.
         text: String,
     },
     /// The loads can be made, but not run together.

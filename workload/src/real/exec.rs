@@ -109,7 +109,7 @@ pub enum ExecError {
     Task {
         /// Its name.
         task: String,
-        /// What it tried.
+        /// The step that failed.
         doing: &'static str,
         /// What the kernel answered.
         source: io::Error,
@@ -156,7 +156,7 @@ pub enum ExecError {
     /// The runner itself failed.
     #[error("could not {doing}: {source}{}", advice(source))]
     System {
-        /// What it tried.
+        /// The step that failed.
         doing: &'static str,
         /// What the kernel answered.
         source: io::Error,

@@ -121,7 +121,7 @@ pub enum Beside {
     Flood,
 }
 
-/// What came of it.
+/// Counts of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Pieces of work that the other process did.

@@ -46,7 +46,7 @@ pub(crate) struct Position {
 }
 
 impl Data {
-    /// What it is, for people.
+    /// A description for people.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Data::Missing => "nothing",

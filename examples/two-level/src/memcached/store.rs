@@ -32,7 +32,7 @@ pub(crate) struct Item {
     expires_s: u64,
 }
 
-/// What became of a value that was to be stored.
+/// The result of storing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Became {
     Stored,
@@ -45,7 +45,7 @@ pub(crate) enum Became {
     NoRoom,
 }
 
-/// What became of a number that was to be counted up or down.
+/// The result of counting a number up or down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     Now(u64),
@@ -54,7 +54,7 @@ pub(crate) enum Counted {
     NoRoom,
 }
 
-/// What was counted.
+/// Counts of requests and items.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) hits: AtomicU64,

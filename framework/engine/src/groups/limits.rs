@@ -94,7 +94,7 @@ impl Groups {
         self.members[index as usize].is_at_user.store(is_at_user, Relaxed);
     }
 
-    /// What was noted last.
+    /// Whether the task with `index` may be throttled, as was noted last.
     pub fn is_at_user(&self, index: u32) -> bool {
         self.members[index as usize].is_at_user.load(Relaxed)
     }

@@ -217,7 +217,7 @@ fn stop(child: &mut Child) {
 pub struct Running {
     /// Its process.
     pub pid: u32,
-    /// What it does, in words.
+    /// Its task in words.
     pub doing: String,
     /// The command line.
     pub command: String,

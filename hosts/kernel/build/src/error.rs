@@ -38,7 +38,7 @@ pub enum Error {
          run it by hand: `{command}`; the end of what it printed:\n{output}"
     )]
     TimedOut {
-        /// What it was to do, in words.
+        /// Its task in words.
         doing: String,
         /// The command line.
         command: String,
@@ -190,7 +190,7 @@ pub enum Error {
     /// No policy of that name.
     #[error("there is no policy `{name}`; known are: {known}")]
     NoPolicy {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// What there is.
         known: String,

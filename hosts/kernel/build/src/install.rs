@@ -15,7 +15,7 @@ const APT_LIMIT: Duration = Duration::from_secs(3600);
 /// How long apt waits for another one, in seconds.
 const LOCK: &str = "DPkg::Lock::Timeout=300";
 
-/// What was done.
+/// The steps that were taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     /// The packages that were installed; none if nothing was missing.

@@ -45,7 +45,7 @@ pub struct Runner {
     pub as_root: bool,
 }
 
-/// What was built.
+/// The modules that were built.
 #[derive(Clone, Debug)]
 pub struct Built {
     /// The program, which is called `ekiden`.

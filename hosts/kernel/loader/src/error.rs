@@ -159,9 +159,9 @@ pub enum LoadError {
     /// Something with a file.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The step that failed.
         what: String,
-        /// What came of it.
+        /// The kernel's reason.
         source: io::Error,
     },
     /// Something that should not happen.

@@ -138,10 +138,10 @@ pub struct PolicyStatus {
     /// What its queues of hints have counted, if programs have opened any.
     #[serde(default)]
     pub queues: Option<HintQueues>,
-    /// What was counted.
+    /// Its counts.
     #[serde(flatten)]
     pub counts: Counts,
-    /// What it counts itself.
+    /// Figures that it counts itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
     /// The CPUs that are its, as a list; nothing if it has no set.

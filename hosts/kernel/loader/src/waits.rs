@@ -9,7 +9,7 @@ pub struct Whom {
     pub name: Option<String>,
 }
 
-/// What was counted.
+/// Counts of the waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     /// How many there were in each bucket: four a doubling of nanoseconds, one each for 0 to 3.

@@ -47,7 +47,7 @@ pub(crate) trait Benchmark: Measurement<Figures: Shown> + Args {
     }
 }
 
-/// What was found, for people.
+/// Findings, for people.
 pub(crate) trait Shown {
     /// The figures, and what is to be said of them.
     fn text(&self) -> String;

@@ -54,7 +54,7 @@ impl CountUnsafe {
     }
 }
 
-/// What there is in a checkout.
+/// The unsafe code in a checkout.
 pub(crate) fn count(root: &Path) -> Result<UnsafeTable> {
     let mut components = Vec::new();
     for parent in PARENTS {

@@ -281,7 +281,7 @@ fn server(servings: impl Fn(u32) -> Vec<[Step; 3]>) -> TaskSpec {
     TaskSpec::new("server", steps.collect()).on([BACKGROUND])
 }
 
-/// What became of the requests.
+/// Results of the requests.
 fn point(who: Who, load_percent: u64, lasts_ns: u64, result: &SimReport) -> Point {
     let requests = Requests::of(&result.trace, CLIENTS as usize);
     let seconds = (lasts_ns - WARM_UP_NS) as f64 / 1e9;

@@ -245,7 +245,7 @@ impl Plan {
         Workload::new("dispersive", ALL_CPUS, tasks).lasting(lasts_ns)
     }
 
-    /// What became of the requests.
+    /// Results of the requests.
     fn point(&self, who: Who, load_percent: u64, batch: bool, lasts_ns: u64, result: &SimReport) -> Point {
         let requests = Requests::of(&result.trace, 1);
         let seconds = (lasts_ns - WARM_UP_NS) as f64 / 1e9;

@@ -158,7 +158,7 @@ impl Outcome {
     }
 }
 
-/// What came of a soak, for a terminal.
+/// The result of a soak, for a terminal.
 pub(super) fn text(outcome: &Outcome) -> String {
     let Outcome { kernel, seed, cpus, minutes, .. } = outcome;
     let how = if outcome.parallel { "that run at once" } else { "that take turns" };

@@ -28,7 +28,7 @@ pub(crate) struct Daemon {
     pid: i32,
     /// In clock ticks after boot; tells the program from a later one with the same id.
     started: u64,
-    /// What it prints.
+    /// Its output.
     pub(crate) log: PathBuf,
 }
 

@@ -42,7 +42,7 @@ impl Purpose {
         part <= self && (part != Self::Tests || self == Self::Tests)
     }
 
-    /// What it is, in words.
+    /// A description in words.
     pub fn title(self) -> &'static str {
         match self {
             Self::Simulator => "the simulator (ekiden sim, cargo test)",

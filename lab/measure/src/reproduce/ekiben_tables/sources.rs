@@ -88,7 +88,7 @@ struct PolicyLines {
     paper: Option<(&'static str, u32)>,
 }
 
-/// What was counted.
+/// Counts of lines.
 #[derive(Debug, Serialize)]
 pub(super) struct Sources {
     parts: Vec<Part>,
