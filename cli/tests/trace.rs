@@ -275,7 +275,7 @@ fn a_recording_of_calls_is_read_too() {
     fs::write(traced.path().join("calls"), bytes).unwrap();
     let (code, error) = traced.bad(&["trace", "info", "calls"]);
     assert!(code == 1 && error.contains("cut off at byte"), "{error}");
-    // What comes before is exported: here only the end of the last block is missing.
+    // The calls before that are exported: here only the end of the last block is missing.
     for (whole, name) in [("calls.csv", "cut.csv"), ("calls.jsonl", "cut.jsonl")] {
         let (code, error) = traced.bad(&["trace", "export", "calls", name]);
         assert!(
@@ -445,7 +445,7 @@ fn what_is_no_trace_or_not_in_it_is_refused_with_a_reason() {
         assert!(found == code && error.contains(why), "{args:?}: {found} {error}");
         assert_eq!(traced.files(), before, "{args:?}");
     }
-    // What comes before the damage is exported.
+    // The records before the damage are exported.
     traced.good(&["trace", "export", "out", "whole.jsonl"]);
     let rows = |name: &str| fs::read_to_string(traced.path().join(name)).unwrap().lines().count();
     for name in ["x.jsonl", "x.csv", "x.parquet", "x.pftrace"] {

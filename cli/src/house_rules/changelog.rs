@@ -10,7 +10,7 @@ const KINDS: [&str; 4] = ["Decisions", "Trace format", "Kernel ABI", "None of th
 /// The first release has few points, and no headings.
 const UNSORTED: &str = "0.1.0";
 
-/// What there is of each version; it begins with the version.
+/// The text of each version; it begins with the version.
 fn sections() -> Vec<String> {
     let text = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
     text.split("\n## ").skip(1).map(str::to_owned).collect()

@@ -20,7 +20,7 @@ pub(super) struct Sample {
     pub(super) at: Duration,
     pub(super) everything: Everything,
     pub(super) cpus: Vec<CpuTimes>,
-    /// What was seen of the run queues; otherwise, why not.
+    /// Looks at the run queues; otherwise, why there are none.
     pub(super) seen: Result<Seen, String>,
 }
 

@@ -60,7 +60,7 @@ impl Watch {
         }
     }
 
-    /// What was seen so far, and the tasks as they are now; otherwise, why not.
+    /// Sums so far, and the tasks as they are now; otherwise, why there are none.
     pub(super) fn seen(&mut self) -> Result<Seen, String> {
         match self.look.as_mut().map(|look| look.snapshot(true)) {
             Some(Ok(snapshot)) => {

@@ -125,7 +125,7 @@ impl Iterator for Recording {
             Ok(recorded) => recorded,
             Err(error) => return Some(Err(error)),
         };
-        // What was lost before the first call has no time.
+        // A loss before the first call has no time.
         if matches!(recorded.item, Item::Entry(Entry::Call(_) | Entry::Mark(_))) {
             self.begin_ns.get_or_insert(recorded.time_ns);
         }

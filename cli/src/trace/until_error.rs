@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-/// What there is before the first error, which is kept.
+/// Items before the first error, which is kept.
 pub(super) struct UntilError<I, E> {
     all: I,
     pub(super) error: Option<E>,

@@ -44,7 +44,7 @@ impl<'a> Recordings<'a> {
         [format!("--flights={}", Self::flights().display())].into_iter().chain(record)
     }
 
-    /// What was recorded goes to where it was wanted, or to where it would be on this machine.
+    /// Copies recordings to where they were wanted, or to where they would be on this machine.
     pub(super) fn bring_home(&self) -> Result<()> {
         let entries =
             fs::read_dir(&self.directory).with_context(|| format!("cannot read {}", self.directory.display()))?;

@@ -10,7 +10,7 @@ const HYSTERESIS: f64 = 0.09;
 /// A use that counts as none if it is less, in CPUs.
 const NOTHING: f64 = 0.01;
 
-/// What was seen since the last estimate.
+/// Observations since the last estimate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     /// CPUs that the application has.

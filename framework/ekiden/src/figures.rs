@@ -172,7 +172,7 @@ impl Cells {
         }
     }
 
-    /// What was counted for a CPU.
+    /// The counts of a CPU.
     fn of_cpu(&self, cpu: CpuId) -> impl Iterator<Item = u64> {
         let words = self.kind.words();
         let first = cpu as usize * words.next_multiple_of(LINE);

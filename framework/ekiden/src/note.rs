@@ -23,7 +23,7 @@ pub fn keep_notes(on: bool) {
 
 /// A name for values that a policy notes in its decisions. Made by [`Env::note`](crate::Env::note).
 ///
-/// What was noted stands in recordings of calls, of every host, and in traces of the simulator, at the call in which it was: `ekiden trace cat`
+/// Notes stand in recordings of calls, of every host, and in traces of the simulator, at the call that made them: `ekiden trace cat`
 /// and `export` show it, as does Perfetto. A note changes nothing, and a policy cannot read it. A replay compares those that are in the
 /// recording; a policy may make others by now.
 ///

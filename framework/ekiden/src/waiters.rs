@@ -34,7 +34,7 @@ pub(crate) struct Waiter {
     pub(crate) looked: AtomicU64,
 }
 
-/// What was known of a call that waits at one moment.
+/// State of a call that waits, at one moment.
 #[derive(Clone, Copy)]
 struct Seen {
     since: u64,

@@ -79,7 +79,7 @@ struct Window {
     over: AtomicU32,
 }
 
-/// What came to nothing since the last task was picked.
+/// Counts of vain answers and kicks since the last task was picked.
 #[derive(Debug, Default)]
 struct Vain {
     times: AtomicU32,

@@ -63,7 +63,7 @@ impl Scan {
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
     scan: AtomicU32,
-    /// What was heard of it up to that scan.
+    /// Events that were heard of it up to that scan.
     heard: AtomicU64,
     /// A bit for each scan; the lowest is for that one.
     away: AtomicU32,

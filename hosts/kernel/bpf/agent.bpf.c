@@ -146,7 +146,7 @@ static __noinline int enqueue_agent(struct task_struct *p, u64 enq_flags)
 	/* A message that is written after this finds it throttled. */
 	control.yields = 0;
 	__sync_lock_test_and_set(&control.throttled, 1);
-	/* What was just decided for this CPU is not made to leave it again. */
+	/* A task that was just decided for this CPU is not made to leave it again. */
 	if (pending())
 		call(cpu, enq_flags & SCX_ENQ_LAST);
 	return 0;

@@ -5,7 +5,7 @@
 
 #include "agent_tell.h"
 
-/* What was decided for a CPU does not count any more, or the task cannot run there. */
+/* A decision for a CPU does not count any more, or the task cannot run there. */
 static __noinline int refuse(s32 cpu, u32 slot, u64 seq)
 {
 	struct message what = {};

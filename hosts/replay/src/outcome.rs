@@ -24,7 +24,7 @@ pub struct Past {
     pub thread: u32,
     /// The message that was delivered.
     pub message: Message,
-    /// What was answered when it was recorded, if it ended.
+    /// The recorded reply, if the call ended.
     pub recorded: Option<Reply>,
 }
 
@@ -88,7 +88,7 @@ pub struct Outcome {
     pub exact: Vec<Exact>,
     /// Records that are missing in the recording.
     pub lost: u64,
-    /// What else there is to say, in order; of very many remarks, the first and the last.
+    /// Further remarks, in order; of very many, the first and the last.
     pub remarks: Vec<String>,
     /// Time that the recording spans.
     pub span_ns: u64,

@@ -68,7 +68,7 @@ pub struct WhatIf {
     /// the recorded policy was first, the wait counts up to that, and would have been longer; so this figure is never
     /// larger than the recorded one, and says something only if it is smaller.
     pub longest_other: LongestWait,
-    /// What else there is to say, in order.
+    /// Further remarks, in order.
     pub remarks: Vec<String>,
 }
 

@@ -269,7 +269,7 @@ mod tests {
             steps in prop::collection::vec((0..40_u32, prop_oneof![0..20_u64, 0..10_000_u64, 0..1_u64 << 40], 0..4_u8), 1..300),
         ) {
             let mut alarms = Alarms::new(40);
-            // What was set, in that order, whether it is waited for or not.
+            // Alarms in the order in which they were set, whether they are waited for or not.
             let mut entries: Vec<(u64, Alarm)> = Vec::new();
             let mut set = HashMap::new();
             let mut now_ns = 0;

@@ -22,7 +22,7 @@ pub struct Model {
     /// What two hardware threads of a core do together, in percent of what one does alone. Each further thread adds as
     /// much again.
     pub smt_percent: u32,
-    /// What comes from devices besides that which tasks have asked for.
+    /// Interrupts of devices besides those that tasks have asked for.
     pub interrupts: Vec<Interrupt>,
     /// A sleep lasts this much longer, so that timers can go off together: 50,000 for ordinary tasks of Linux.
     pub timer_slack_ns: u64,

@@ -262,7 +262,7 @@ impl Writer<'_> {
 
     /// A look for a byte, the way out for a task that has one, and what other tasks do before they look again.
     fn poll(&mut self, pipe: u32, spin_ns: u64, idle: &[Step]) {
-        // What comes before it is done once, and to look is done again.
+        // The work before it is done once, and to look is done again.
         if self.run_ns > 0 {
             self.push(0, Effect::Nothing);
         }

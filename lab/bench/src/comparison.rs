@@ -47,7 +47,7 @@ pub struct Row {
 /// One figure of one scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was measured.
+    /// The measured values.
     #[serde(flatten)]
     pub summary: Summary,
     /// The median by that of the kernel's own scheduler.

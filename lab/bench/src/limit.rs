@@ -16,7 +16,7 @@ pub struct Limit {
 /// A figure that was compared with its limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// What was measured.
+    /// The figure that was measured.
     pub name: String,
     /// How much it is; absent if it could not be had, which is never good enough.
     pub figure: Option<f64>,

@@ -37,7 +37,7 @@ impl KernelMemory {
         self.slab_bytes + self.page_table_bytes + self.vmalloc_bytes + self.per_cpu_bytes
     }
 
-    /// What there is more of here than there.
+    /// The memory that this has more than the other.
     pub fn minus(&self, other: &Self) -> Self {
         Self {
             slab_bytes: self.slab_bytes - other.slab_bytes,

@@ -41,7 +41,7 @@ impl PointOrder {
         }
     }
 
-    /// What was found, if anything.
+    /// The inversion that was found, if there is one.
     pub(crate) fn inversion(self) -> Option<String> {
         self.inversion
     }

@@ -341,7 +341,7 @@ pub fn replies(bytes: &[u8]) -> bool {
     let mut kernel = Kernel::new(*first / 64, script);
     events.iter().for_each(|event| kernel.happens(*event));
     (0..ROUNDS).for_each(|round| kernel.round(round));
-    // What was to come later has come.
+    // Kicks that were put off are due by now.
     for _ in 0..2 {
         kernel.host.now_ns.fetch_add(2 * MS, Relaxed);
         kernel.deliver(&Event::new(EventKind::Refill, 0));

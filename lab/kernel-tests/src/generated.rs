@@ -27,7 +27,7 @@ const GOOD: &str = "wfq";
 /// How long sched_ext may take to let go of a policy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What became of one.
+/// The report of one policy.
 #[derive(Serialize)]
 struct Report {
     body: u64,
@@ -40,7 +40,7 @@ struct Report {
     problem: Option<String>,
 }
 
-/// What became of a policy, and why.
+/// The end of a policy, and its reason.
 struct End {
     outcome: &'static str,
     reason: String,

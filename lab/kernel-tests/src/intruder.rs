@@ -84,7 +84,7 @@ pub(crate) fn intruder(modules: &Path) -> Result<()> {
 
 #[derive(Serialize)]
 struct ChooserReport {
-    /// What came of each try of an ordinary user, in words: `chosen`, or why not.
+    /// The result of each try of an ordinary user, in words: `chosen`, or why not.
     tries: BTreeMap<&'static str, String>,
     still_running: bool,
 }

@@ -38,7 +38,7 @@ pub(crate) fn keep(_: PrintLevel, text: String) {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
 }
 
-/// What was kept.
+/// The text that was kept.
 pub(crate) fn said() -> String {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

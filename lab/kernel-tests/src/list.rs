@@ -81,7 +81,7 @@ struct Waits {
     after_ms: f64,
 }
 
-/// What came of a fault.
+/// The outcome of a fault.
 struct Outcome {
     waits: Waits,
     reported: String,

@@ -339,7 +339,7 @@ pub(crate) fn everything(session: &Session) -> Result<()> {
     if gone() {
         return Ok(());
     }
-    // What comes from outside.
+    // A change from outside.
     let control = session.control();
     let params = ChooseOptions { inherit: Inherit::Yes, params: "rank=3" };
     // Most have nothing to set, and refuse it.

@@ -72,7 +72,7 @@ struct QueuesReport {
     still_running: bool,
 }
 
-/// What became of a queue when a version with other hints took over.
+/// The state of a queue when a version with other hints took over.
 #[derive(Default, Serialize)]
 struct Anew {
     state: String,
@@ -117,7 +117,7 @@ fn open_queues() -> Result<u64> {
     Ok(status["policies"][0]["queues"]["open"].as_u64().unwrap_or(0))
 }
 
-/// What comes of it, as an ordinary user in a thread of its own.
+/// Runs it as an ordinary user in a thread of its own, and returns the result.
 fn as_user<T: Send>(does: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let user = scope.spawn(|| {

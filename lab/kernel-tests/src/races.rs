@@ -61,7 +61,7 @@ fn change_affinities(tasks: &[Pid], seed: u64, stop: &AtomicBool) -> Result<u64>
 /// Two threads change the affinity of tasks that are picked for all CPUs, so that it changes after a policy has picked one for a
 /// CPU and before that CPU has it.
 pub(crate) fn affinities(modules: &Path, policy: &str, seconds: u64) -> Result<()> {
-    // What was measured is the module's. This guest may have had a test before that met the same.
+    // The measurements are the module's. This guest may have had a test before that met the same.
     unload_all(Duration::from_secs(10))?;
     let session = Session::start(&config(modules, policy))?;
     measure_off_times()?;

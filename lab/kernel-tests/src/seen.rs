@@ -35,7 +35,7 @@ struct SeenReport {
     worker_ran: bool,
     /// How an event is printed, for programs that do it themselves.
     format: String,
-    /// What became of policies.
+    /// The policies and how each ended.
     policies: Vec<String>,
     still_running: bool,
 }

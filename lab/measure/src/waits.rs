@@ -30,7 +30,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// What was counted under this scheduler.
+    /// The counts under this scheduler.
     pub fn of(scheduler: String, stayed: bool, waits: &Histogram) -> Self {
         Self {
             scheduler,

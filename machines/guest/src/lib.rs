@@ -35,7 +35,7 @@ pub enum Request {
         /// The size of its terminal. What it writes to that is its standard output. Without one it has pipes, and no input.
         terminal: Option<Size>,
     },
-    /// What was typed at a command's terminal.
+    /// Bytes that were typed at a command's terminal.
     Input {
         /// Which command.
         id: u64,

@@ -57,7 +57,7 @@ pub enum Error {
     /// No kernel fits.
     #[error("no suitable kernel: {reasons}; give another release, or list the candidates")]
     NoKernel {
-        /// What was looked for and why each candidate was skipped.
+        /// The thing that was looked for, and why each candidate was skipped.
         reasons: String,
     },
     /// BTF cannot be read.
@@ -156,7 +156,7 @@ pub enum Error {
     /// No QEMU that will do.
     #[error("{found}; {needed}")]
     Qemu {
-        /// What was found.
+        /// The version that was found.
         found: String,
         /// The thing that is needed, why, and how to get it.
         needed: String,

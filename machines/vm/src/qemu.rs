@@ -141,7 +141,7 @@ impl Qemu {
         Ok(qemu)
     }
 
-    /// What was found, if it is too old for a mode.
+    /// The version that was found, if it is too old for a mode.
     fn refusal(&self, mode: Mode) -> Option<String> {
         (mode == Mode::Parallel && !self.has_threads())
             .then(|| format!("{} is QEMU {}.{}", self.program.display(), self.version.0, self.version.1))

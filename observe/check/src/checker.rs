@@ -22,7 +22,7 @@ pub trait Check: Send {
         let _ = (view, found);
     }
 
-    /// What was wasted over time, if that is what it is about.
+    /// Waste over time, if the check is about that.
     fn waste(&self) -> Option<WasteCurve> {
         None
     }
@@ -31,9 +31,9 @@ pub trait Check: Send {
 /// What checks say of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// What was found, in the order of time; a check that found very much stops looking.
+    /// Violations in the order of time; a check that found very much stops looking.
     pub violations: Vec<Violation>,
-    /// What was wasted over time.
+    /// Waste over time.
     pub waste: WasteCurve,
 }
 
@@ -75,7 +75,7 @@ impl Checker {
         self.verdict().violations
     }
 
-    /// What was found, with what was wasted over time.
+    /// The violations, with the waste over time.
     pub fn verdict(mut self) -> Verdict {
         for (check, found) in &mut self.checks {
             check.finish(&self.view, found);

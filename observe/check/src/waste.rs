@@ -81,7 +81,7 @@ impl WasteWindows {
         }
     }
 
-    /// What was added since the last window that was over, and when that began.
+    /// Waste since the last window that was over, and when that began.
     pub fn unfinished(&self) -> (u64, u64) {
         (self.window * self.window_ns, self.sum_ns)
     }

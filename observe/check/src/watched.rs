@@ -33,7 +33,7 @@ pub struct Watched {
     watch: Arc<Mutex<Watch>>,
 }
 
-/// What was found about a [`Watched`] policy, to be asked for when it has run.
+/// Findings about a [`Watched`] policy, to be asked for when it has run.
 pub struct Findings(Arc<Mutex<Watch>>);
 
 struct Watch {
@@ -65,7 +65,7 @@ impl Watched {
 }
 
 impl Findings {
-    /// What was found, in the order of time; times count from the policy's first call. Nothing is watched afterwards.
+    /// The findings, in the order of time; times count from the policy's first call. Nothing is watched afterwards.
     pub fn finish(self) -> Vec<Violation> {
         lock(&self.0).checker.take().map_or_else(Vec::new, Checker::finish)
     }

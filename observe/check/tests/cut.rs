@@ -296,6 +296,6 @@ fn what_cannot_be_cut_is_refused_with_its_place() {
     let short = &trace.as_bytes()[..trace.as_bytes().len() - 1];
     let damaged = run(short, &Cut::default());
     assert!(matches!(damaged, Err(CutError::Trace(TraceError::Damaged { .. }))), "{damaged:?}");
-    // What comes after the piece is not read.
+    // Records after the piece are not read.
     run(short, &Cut { until_ns: end_ns / 2, ..Cut::default() }).unwrap();
 }

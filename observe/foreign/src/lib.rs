@@ -18,7 +18,7 @@
 //! is seen running. Where events were lost, a record says so, and nothing is taken for granted any more of which task ran there
 //! and of which tasks waited anywhere.
 //!
-//! What comes from a file is not trusted: sizes in it are believed only as far as the file is long, and what is compressed
+//! Bytes from a file are not trusted: sizes in it are believed only as far as the file is long, and what is compressed
 //! may not become larger than a limit.
 #![forbid(unsafe_code)]
 

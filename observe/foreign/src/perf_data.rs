@@ -266,7 +266,7 @@ impl<R: Read + Seek> PerfData<R> {
         if len == 0 {
             self.reading.is_over = true;
             if !bytes.is_empty() {
-                // What came before has been taken in, but a reader hears of this first; and it is right: rounds are open.
+                // Earlier records have been taken in, but a reader hears of this first; and it is right: rounds are open.
                 return Err(ForeignError::Damaged { at: self.end - bytes.len() as u64 });
             }
         }

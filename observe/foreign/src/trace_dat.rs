@@ -52,7 +52,7 @@ pub(crate) struct TraceDat<R> {
     about: String,
     nr_cpus: u32,
     pages: Vec<Pages>,
-    /// What comes next on each CPU, by time.
+    /// The next event of each CPU, by time.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     moments: Vec<Option<Moment>>,
     has_begun: bool,

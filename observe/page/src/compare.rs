@@ -44,7 +44,7 @@ const PARTS: [(f64, &str, bool); 4] =
 pub struct Compared {
     /// The scheduler, or whatever tells it from the others.
     pub name: String,
-    /// What there is to be said of it, if anything.
+    /// A remark about it, if there is one.
     pub note: Option<String>,
     /// How long tasks waited.
     pub waits: Histogram,

@@ -18,7 +18,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// What was counted elsewhere, in the same buckets: one each for 0 to 3 nanoseconds, then four a doubling.
+    /// A histogram of counts from elsewhere, in equal buckets: one each for 0 to 3 nanoseconds, then four a doubling.
     pub fn from_counts(counts: Vec<u64>, sum_ns: u128, max_ns: u64) -> Self {
         let count = counts.iter().sum();
         Self { counts, count, sum_ns, max_ns }

@@ -103,7 +103,7 @@ pub struct Counters {
     pub call_ns_max: u64,
 }
 
-/// What was said in a queue of hints.
+/// Counts of hints and notices in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
     /// The first task of its program, if the trace says that.

@@ -72,7 +72,7 @@ impl Server {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// What there is to be shown; until then the page says that the trace is being opened. Only the first call counts.
+    /// Sets what the page shows; until then the page says that the trace is being opened. Only the first call counts.
     pub fn show(&self, header: Header, model: Model, notes: Notes) {
         // This fails after the first call.
         let _ = self.shown.set((header, model, notes));

@@ -114,7 +114,7 @@ impl<'a> CallWriter<'a> {
         call_writer.place.open += 1;
     }
 
-    /// What was noted so far stands in a record of its own.
+    /// Closes the record with the notes so far.
     fn close_notes(&mut self) {
         let notes = self.notes();
         self.next()[0] = NOTES | notes << 8;

@@ -103,7 +103,7 @@ impl Calls {
         entry.or_else(|| self.waiting.take())
     }
 
-    /// What was complete with the last record, besides what it [gave](Self::take).
+    /// The entry that was complete with the last record, besides what it [gave](Self::take).
     #[cfg(feature = "file")]
     #[inline]
     pub(crate) fn following(&mut self) -> Option<Entry> {

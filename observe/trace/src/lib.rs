@@ -22,7 +22,7 @@
 //! Version 1 is read, too: it begins with `EKIDSIM` and a zero, then come the version and the number of CPUs, of four bytes each, the seed,
 //! of eight, and records of the same form.
 //!
-//! What comes from a file is not trusted: [`Reader`] and [`Trace::from_bytes`] are the only places that look at foreign
+//! Bytes from a file are not trusted: [`Reader`] and [`Trace::from_bytes`] are the only places that look at foreign
 //! bytes, and whatever they are given, they answer with records or with the place where it went wrong.
 #![forbid(unsafe_code)]
 

@@ -140,7 +140,7 @@ pub enum ExecError {
         /// Tasks that did not end.
         stuck: Vec<Stuck>,
     },
-    /// What was measured is not the scheduler that was meant to be.
+    /// Another scheduler was measured than was meant to be.
     #[error(
         "the scheduler changed from {} to {} during the run, which is worth nothing now: see `dmesg` for why it was \
          taken out",

@@ -42,7 +42,7 @@ pub(super) struct Budget {
     /// Something was used since the last period that nothing was used in: `refill` will be called at the end of this one.
     /// So a CPU that spends need not read the clock.
     active: AtomicBool,
-    /// What was left when this period began.
+    /// CPU time that was left when this period began.
     begun_ns: AtomicI64,
     /// Taken to change any but the time that is left.
     limit: Lock<Option<Limit>>,

@@ -265,7 +265,7 @@ impl Mind {
         if message.kind == kind::REFUSED {
             return self.refused(message.cpu, message.slot, message.seq, RefusalReason::NotAllowed);
         }
-        // What was there when stock was taken is known.
+        // Tasks that existed when stock was taken are known.
         let is_old = match message.kind {
             kind::TICKED | kind::YIELDED => message.seq < known.seq,
             _ => message.seq <= known.seq,

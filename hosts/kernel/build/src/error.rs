@@ -79,7 +79,7 @@ pub enum Error {
          component add rust-src; else `ekiden doctor` names the packages"
     )]
     NoLibrarySources {
-        /// What was looked at.
+        /// The places that were looked at.
         tried: String,
     },
     /// No linker that makes one object of a library of them.
@@ -102,7 +102,7 @@ pub enum Error {
     /// The policy, or something under it, does not compile.
     #[error("{what} does not compile for the kernel:\n{output}\n{advice}")]
     Compile {
-        /// What was compiled.
+        /// The crate or project that was compiled.
         what: String,
         /// The compiler's word.
         output: String,
@@ -192,7 +192,7 @@ pub enum Error {
     NoPolicy {
         /// The name that was asked for.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
     /// A name that a project cannot have.

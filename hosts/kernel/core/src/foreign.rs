@@ -105,7 +105,7 @@ impl ForeignPolicy {
         unsafe { (self.table().figures)(self.instance.load(Relaxed), cpu, room, len) }
     }
 
-    /// What comes in the place of this instance: `made`, or one that gets its state if that is null.
+    /// The successor of this instance: `made`, or one that gets its state if that is null.
     ///
     /// # Safety
     ///

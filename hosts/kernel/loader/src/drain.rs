@@ -40,7 +40,7 @@ const SETTLED_NS: u64 = 20_000_000;
 const PIECE: usize = 1 << 12;
 const PIECES_MAX: usize = 128;
 
-/// What was kept.
+/// Counts of what was kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Records that are in the file.

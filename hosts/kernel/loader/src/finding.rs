@@ -30,7 +30,7 @@ pub struct Finding {
     pub watched_ms: u64,
     /// CPU time wasted meanwhile, if it was added up: then the CPUs were idle, and tasks waited, in turn.
     pub wasted_cpu_ms: Option<u64>,
-    /// What was lost of the evidence.
+    /// Records of the evidence that were lost.
     pub records_lost: u64,
     /// How often tasks moved meanwhile, none of which helped.
     pub migrations: u64,

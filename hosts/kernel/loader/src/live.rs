@@ -55,7 +55,7 @@ pub struct LiveChecker {
     budgets: Budgets,
     persists: Duration,
     sum: Option<Sum>,
-    /// What was done so far.
+    /// Counts of the looks so far.
     pub counts: LookCounts,
 }
 
@@ -86,14 +86,14 @@ pub struct LookCounts {
 /// A finding, and what happened meanwhile.
 #[derive(Debug)]
 pub struct Evidence {
-    /// What was found.
+    /// The finding.
     pub finding: Finding,
     /// What the trace is of.
     pub header: Header,
     /// What happened while it was watched, and in the time of the evidence right behind that. What was between the two is
     /// at one moment, and what the thread that looked did itself is left out.
     pub trace: Trace,
-    /// What was found, in times of the trace.
+    /// The finding as a violation, in times of the trace.
     pub violation: Violation,
 }
 
@@ -292,7 +292,7 @@ fn by_others(trace: &mut Trace) -> impl FnMut(Record) {
     }
 }
 
-/// What was wasted in the looks of a window.
+/// Waste in the looks of a window.
 #[derive(Debug)]
 struct Wasted {
     sum: Sum,

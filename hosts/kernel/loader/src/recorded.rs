@@ -32,7 +32,7 @@ impl Raw {
     }
 }
 
-/// What was recorded in memory.
+/// A recording in memory.
 #[derive(Debug)]
 pub struct Recording {
     /// What happened.

@@ -37,7 +37,7 @@ pub struct Status {
     /// How often there was no room for another one. It counts as part of the one above it.
     #[serde(default)]
     pub groups_without_room: u64,
-    /// What was counted, for all policies together.
+    /// Counts of all policies together.
     #[serde(flatten)]
     pub counts: Counts,
     /// Why the last policy that was taken out was, if one was: a panic, with file and line.
@@ -179,7 +179,7 @@ impl PolicyStatus {
 pub struct HintTypes {
     /// What goes to the policy.
     pub hint: HintType,
-    /// What comes from it.
+    /// The type of its notices.
     pub notice: HintType,
 }
 

@@ -19,7 +19,7 @@ use ekiden_lock::Word;
 use crate::{Arena, HandoverState, here};
 
 thread_local! {
-    /// What was called of the host's functions that change something, in order, with what they got.
+    /// Calls of the host's functions that change something, in order, with their arguments.
     pub(crate) static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     /// What those return that return a number.
     pub(crate) static SAYS: Cell<u64> = const { Cell::new(0) };

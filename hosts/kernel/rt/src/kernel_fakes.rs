@@ -14,7 +14,7 @@ thread_local! {
     pub(crate) static CALLS: RefCell<Vec<(&'static str, [u64; 4])>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What was called since the last time, in order.
+/// Calls since the last time, in order.
 pub(crate) fn calls() -> Vec<(&'static str, [u64; 4])> {
     CALLS.take()
 }

@@ -15,7 +15,7 @@ impl<const N: usize> Text<N> {
         Self { bytes: [0; N], len: 0 }
     }
 
-    /// What was written so far.
+    /// The bytes that were written so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

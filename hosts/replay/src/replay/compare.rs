@@ -122,7 +122,7 @@ impl Run<'_> {
         }
     }
 
-    /// What was exact up to here is noted, if it was for long enough.
+    /// Notes the exact part up to here, if it was long enough.
     pub(super) fn stop_being_exact(&mut self) {
         let exact = self.exact.take();
         if let Some(exact) = exact.filter(|_| self.mode == Mode::Exact) {

@@ -12,7 +12,7 @@ use ekiden_workload::{HintWord, Step, TaskSpec, Workload, checks::all_finished};
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 
-/// What was heard, and when; a test looks at the queues of its own numbers.
+/// Hints that were heard, and when; a test looks at the queues of its own numbers.
 static HEARD: Mutex<Vec<(QueueId, &str, u64, u32)>> = Mutex::new(Vec::new());
 
 /// First come, first served, and what is said is answered with one more.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BPF, DEFAULT, Judged, Summary, number, table};
 
-/// What was measured in one boot.
+/// Measurements of one boot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Boot {
     /// The kernel's release.
@@ -87,7 +87,7 @@ pub struct Incident {
 /// All boots, what they say, and verdicts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Applications {
-    /// What was measured.
+    /// The measurements.
     pub boots: Vec<Boot>,
     /// The figures, by number of CPUs, program and measure.
     pub lines: Vec<Line>,

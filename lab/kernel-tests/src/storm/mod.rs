@@ -120,7 +120,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     ensure!(fs::exists("/bin/stress-ng")?, "there is no stress-ng in this guest");
     be_real_time()?;
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +pids").context("the groups lack controllers")?;
-    // What was measured is the module's, and another storm may have been in this guest.
+    // The measurements are the module's, and another storm may have been in this guest.
     unload_all(Duration::from_secs(10))?;
     let first = Session::start(&small(modules, "wfq", Beside::Nobody))?;
     measure_off_times()?;

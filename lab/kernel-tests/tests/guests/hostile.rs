@@ -20,7 +20,7 @@ tests! {
     }
 }
 
-/// What was tried by whom: a number that a variable of the environment may give.
+/// A number that a variable of the environment may give.
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |number| number.parse().unwrap_or_else(|_| panic!("{variable}: {number}")))
 }

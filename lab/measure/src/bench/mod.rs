@@ -161,7 +161,7 @@ impl Unit {
     }
 }
 
-/// What there is to judge.
+/// Whether all policies stayed and all limits were met.
 pub(crate) struct Verdict {
     pub(crate) all_stayed: bool,
     pub(crate) limits_met: bool,

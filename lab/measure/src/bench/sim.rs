@@ -73,7 +73,7 @@ struct Row {
     policy: String,
     #[serde(flatten)]
     size: Size,
-    /// What was done with the trace.
+    /// How the trace was used.
     trace: &'static str,
     events: u64,
     events_per_s: f64,

@@ -232,7 +232,7 @@ mod tests {
         let of = |tail: f64| report(&[(DEFAULT, [10.0; 3], [50.0; 3]), (WITH, [2.0; 3], [tail; 3])], None);
         let code = |report: &Report| Verdict::of_comparison(&report.measured).exit().map(|exit| exit as u8);
         assert_eq!([25.0, 25.1].map(|tail| code(&of(tail))), [None, Some(116)]);
-        // What was not measured meets no limit.
+        // A figure that was not measured meets no limit.
         assert_eq!(code(&report(&MEASURED[..2], None)), Some(116));
     }
 

@@ -216,7 +216,7 @@ impl MissingDomains {
                 checker.finish()
             }
         };
-        // What was so before the threads were there is not theirs.
+        // Waste from before the threads were there is not theirs.
         let is_theirs = |violation: &&Violation| violation.since_ns >= hogs.begin_ns();
         let wasted = violations.iter().filter(is_theirs).filter(|found| found.check == "work-conservation").count();
         let (decisions, nodes_considered) = considered_in(&header, &records);

@@ -27,7 +27,7 @@
 //! passes: what one round through the CPUs found, and then the time up to which all of them were read. So a reader puts the
 //! calls of all CPUs into the order of time while it holds no more than a pass.
 //!
-//! What comes from a file is not trusted: [`RecordingReader`] is the only place that looks at its bytes, and answers with
+//! Bytes from a file are not trusted: [`RecordingReader`] is the only place that looks at its bytes, and answers with
 //! entries or with the place where it went wrong.
 
 mod read;
@@ -178,7 +178,7 @@ pub enum RecordingError {
     },
 }
 
-/// What comes before the bytes of a block.
+/// The header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BlockHeader {
     kind: u32,

@@ -67,7 +67,7 @@ pub struct RecordingReader<R> {
     is_over: bool,
     error: Option<RecordingError>,
     torn: bool,
-    /// What comes from here on was not there on all CPUs when they were read the last time.
+    /// Entries from here on were not there on all CPUs when they were read the last time.
     is_ragged: bool,
 }
 
@@ -81,7 +81,7 @@ struct Stream {
     next: usize,
     calls: Calls,
     ready: Option<Item>,
-    /// What comes after that.
+    /// Items after that.
     following: VecDeque<Item>,
     /// The time of the last entry.
     time_ns: u64,

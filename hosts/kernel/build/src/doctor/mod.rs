@@ -76,7 +76,7 @@ pub struct Finding {
     pub why: String,
     /// How it stands.
     pub state: State,
-    /// What was seen.
+    /// The version or path that was found, in words.
     pub seen: String,
     /// What to do, if it is not there.
     pub fix: Option<String>,

@@ -203,7 +203,7 @@ impl Recorder {
         self.rings.lost() - self.lost_before
     }
 
-    /// What was taken raw, as the records that it stands for; in the order in which it was taken.
+    /// Tells raw records as the records that they stand for; in the order in which they were taken.
     #[inline]
     pub fn tell(&mut self, raw: Raw, sink: &mut impl FnMut(Record)) {
         let Self { tidy, begin_ns, .. } = self;

@@ -37,7 +37,7 @@ use crate::{
 const EXIT_TAKES: Duration = Duration::from_secs(1);
 const NO_REASON: &str = "no reason given";
 
-/// What there is within some time, as soon as it is there.
+/// Looks again and again until something is found or the time is over.
 fn within<T>(time: Duration, look: impl Fn() -> Option<T>) -> Option<T> {
     let start = Instant::now();
     loop {
