@@ -81,7 +81,7 @@ pub(crate) struct AgentOptions {
 }
 
 impl AgentOptions {
-    /// The same as words, which `ekiden agent` reads.
+    /// These options as words, which `ekiden agent` reads.
     #[cfg(any(test, feature = "vm"))]
     pub(crate) fn argv(&self) -> Vec<String> {
         let Self { policy, set, max_tasks, keep_going, json } = self;
