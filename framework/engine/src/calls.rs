@@ -42,7 +42,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// Calls a policy, and takes over what it asks for besides its answer. One that cannot answer is taken out.
+    /// Calls a policy, and applies what it asks for besides its answer. One that cannot answer is taken out.
     #[inline]
     pub(crate) fn call<const SINGLE: bool>(
         &self,
@@ -87,7 +87,7 @@ impl<P: Policy> Engine<P> {
             *reply = Reply::default();
             return;
         }
-        self.take_over(handling, policy_slot, message.call, reply);
+        self.apply_reply(handling, policy_slot, message.call, reply);
         if !reply.dropped.is_none() {
             let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
             // A refusal alone may be overtaken: the kernel has put the task on its queue anew, the policy had the newer token first, and the
@@ -99,7 +99,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    fn take_over(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, call: u32, reply: &Reply) {
+    fn apply_reply(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, call: u32, reply: &Reply) {
         if reply.timer_ns != 0 && self.is_single() {
             handling.outcome.timer_ns = self.wants_timer(handling, policy_slot, reply);
         } else if reply.timer_ns != 0 {
@@ -153,7 +153,7 @@ impl<P: Policy> Engine<P> {
             if reply.has_faulted() {
                 return self.take_out_of(policy_slot, None);
             }
-            self.take_over(handling, policy_slot, message.call, &reply);
+            self.apply_reply(handling, policy_slot, message.call, &reply);
             lost = reply.dropped;
         }
     }
