@@ -423,8 +423,8 @@ fn what_is_set_for_a_task_is_checked_first() {
 fn parameters_for_what_another_policy_declares_do_not_arrive() {
     let policy = adapter::<Recorder>();
     let params = policy.task_params("").unwrap();
-    let foreign = RawParams { declared: params.declared + 1, ..params };
-    for payload in [foreign.as_bytes(), &params.as_bytes()[1..], &[]] {
+    let undeclared = RawParams { declared: params.declared + 1, ..params };
+    for payload in [undeclared.as_bytes(), &params.as_bytes()[1..], &[]] {
         deliver(&policy, &message(Call::TaskParams), payload);
     }
     assert!(policy.scheduler().logged().is_empty());

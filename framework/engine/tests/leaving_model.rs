@@ -1,6 +1,6 @@
 //! A policy that goes while a CPU handles an event of one of its tasks, in every order that memory allows (loom): the steps of `leave` and
 //! `has_left` in `src/coming.rs`, of `introduce` in `src/policy_slots.rs` and `meet` in `src/attach.rs`, of an event in `src/engine.rs`, and of the
-//! kernel's half, by which a policy answers nothing when it has left (`hosts/kernel/core/src/foreign.rs`) and which frees it
+//! kernel's half, by which a policy answers nothing when it has left (`hosts/kernel/core/src/module_policy.rs`) and which frees it
 //! (`leave_others` in `hosts/kernel/module/policy_slots.c`).
 
 use loom::{

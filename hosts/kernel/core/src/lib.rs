@@ -6,10 +6,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod foreign;
 mod host;
 #[cfg(test)]
 mod kernel_fakes;
+mod module_policy;
 mod queues;
 mod status;
 #[cfg(test)]
@@ -28,14 +28,14 @@ use ekiden_host::abi::{Event, Outcome, RawToken, Status};
 use ekiden_host::{Patience, Since, Waits};
 use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
 
-use foreign::ForeignPolicy;
 use host::Kernel;
+use module_policy::ModulePolicy;
 
 #[cfg_attr(not(test), global_allocator)]
 static ARENA: Arena = Arena::new();
 
 /// The engine that runs, if one does.
-static ENGINE: AtomicPtr<Engine<ForeignPolicy>> = AtomicPtr::new(ptr::null_mut());
+static ENGINE: AtomicPtr<Engine<ModulePolicy>> = AtomicPtr::new(ptr::null_mut());
 
 #[cfg(any(target_os = "none", all(clippy, not(test))))]
 unsafe extern "C" {
@@ -43,7 +43,7 @@ unsafe extern "C" {
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }
 
-fn engine() -> Option<&'static Engine<ForeignPolicy>> {
+fn engine() -> Option<&'static Engine<ModulePolicy>> {
     // SAFETY: null, or an engine that lives until `ekiden_rs_forget`, which the C half calls only after the last event.
     unsafe { ENGINE.load(Acquire).as_ref() }
 }
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn ekiden_rs_create(
     unsafe { ARENA.reset(arena, arena_len) };
     ekiden_host::wait_so(Waits { begin: || Since(Wait::begin().0), look, end: |since| Wait(since.0).end() });
     // SAFETY: table and what the arguments name outlive the engine, and so the policy that it has.
-    let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
+    let Some(policy) = (unsafe { ModulePolicy::create(table, policy_args) }) else { return -22 };
     // SAFETY: the policy has been made of the arguments, and they are still the caller's to read.
     let max_tasks = unsafe { (*policy_args).max_tasks };
     start(policy, nr_cpus, max_tasks);
@@ -86,7 +86,7 @@ fn look(since: &mut Since) -> Patience {
 
 /// By itself, because an engine is large and the policy that was made before has to do with the stack that is left.
 #[inline(never)]
-fn start(policy: ForeignPolicy, nr_cpus: u32, max_tasks: u32) {
+fn start(policy: ModulePolicy, nr_cpus: u32, max_tasks: u32) {
     let idle = Arc::new(IdleCpus::new(nr_cpus));
     let engine = Engine::new(policy, Arc::new(Kernel), idle, nr_cpus, max_tasks);
     ENGINE.store(Box::into_raw(Box::new(engine)), Release);
@@ -115,7 +115,7 @@ pub extern "C" fn ekiden_rs_begin_several() -> bool {
 pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_void) -> i64 {
     let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
     // SAFETY: `made` comes from the table, which outlives the engine. It follows only those that left a grace period ago.
-    let policy = unsafe { ForeignPolicy::made(table, made) };
+    let policy = unsafe { ModulePolicy::made(table, made) };
     engine.come(policy).map_or(-7, |policy_slot| policy_slot as i64)
 }
 
@@ -281,7 +281,7 @@ pub extern "C" fn ekiden_rs_calls() -> u64 {
 /// # Safety
 ///
 /// No event is under way on any CPU, and none comes until this returns. `outcome` is good for the call; for the rest see
-/// [`ForeignPolicy::succeed`].
+/// [`ModulePolicy::succeed`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_swap(
     policy_slot: u64,

@@ -194,7 +194,7 @@ fn what_is_asked_of_policy_slots_tasks_and_checks_that_do_not_exist_is_refused()
 #[test]
 fn a_policy_whose_guard_says_that_it_did_not_return_has_faulted() {
     // SAFETY: the table is static, and the instance its own.
-    let policy = unsafe { ForeignPolicy::made(&TABLE, (TABLE.create)(&mut args(1))) };
+    let policy = unsafe { ModulePolicy::made(&TABLE, (TABLE.create)(&mut args(1))) };
     let message = Message { token_serial: 9, ..Message::about_cpu(Call::TaskNew, 0) };
     assert_eq!(policy.deliver(&message, &[]), Reply::default());
     GUARD_SAYS.set(-1);
@@ -241,7 +241,7 @@ fn one_that_has_left_answers_nothing_and_the_next_in_its_policy_slot_does() {
 #[test]
 fn nobody_answers_where_one_has_left_until_another_one_follows() {
     // SAFETY: the table is static, and the instances are its own; no call is under way.
-    let [policy, next] = [(); 2].map(|()| unsafe { ForeignPolicy::made(&TABLE, (TABLE.create)(&mut args(1))) });
+    let [policy, next] = [(); 2].map(|()| unsafe { ModulePolicy::made(&TABLE, (TABLE.create)(&mut args(1))) });
     let waits = Message { token_serial: 9, ..Message::about_cpu(Call::TaskNew, 0) };
     let pick = Message::about_cpu(Call::PickNextTask, 0);
     let picked = || policy.deliver(&pick, &[]).token.serial;
@@ -259,7 +259,7 @@ fn a_successor_is_the_one_that_was_made_or_gets_the_state_of_the_old_one() {
     for is_made in [false, true] {
         // SAFETY: the table is static, and the instances come from it.
         let next = unsafe {
-            let policy = ForeignPolicy::made(&TABLE, (TABLE.create)(&mut args(1)));
+            let policy = ModulePolicy::made(&TABLE, (TABLE.create)(&mut args(1)));
             policy.deliver(&waits, &[]);
             let made = if is_made { (TABLE.create)(&mut args(1)) } else { ptr::null_mut() };
             policy.succeed(&TABLE, &mut args(1), made)

@@ -10,7 +10,7 @@ use std::{
 use crate::test_guest::{Machine, TestGuest};
 
 /// How often a test may run again because of its emulator or its kernel.
-const FOREIGN_FAULTS_MAX: usize = 5;
+const OUTSIDE_FAULTS_MAX: usize = 5;
 
 /// A test and what is known of it beforehand.
 pub(crate) struct Test {
@@ -45,18 +45,18 @@ impl Pool {
     /// Runs a test in a guest of its machine. It runs again in another guest if that one fell over a fault of its emulator or its
     /// kernel.
     pub(crate) fn run(&self, test: &Test) -> Result<(), String> {
-        let mut left = FOREIGN_FAULTS_MAX;
+        let mut left = OUTSIDE_FAULTS_MAX;
         loop {
-            let mut foreign_fault = None;
-            let result = self.try_to_run(test, &mut foreign_fault);
-            let Some(fault) = foreign_fault.filter(|_| left > 0) else { return result };
+            let mut outside_fault = None;
+            let result = self.try_to_run(test, &mut outside_fault);
+            let Some(fault) = outside_fault.filter(|_| left > 0) else { return result };
             left -= 1;
             println!("again: {} in another guest, as the last one fell over {fault}", test.name);
         }
     }
 
     /// The guest of a test that fails is ended: what its kernel said belongs to that test.
-    fn try_to_run(&self, test: &Test, foreign_fault: &mut Option<String>) -> Result<(), String> {
+    fn try_to_run(&self, test: &Test, outside_fault: &mut Option<String>) -> Result<(), String> {
         let start = Instant::now();
         let guest = panic::catch_unwind(AssertUnwindSafe(|| self.take(test.machine))).map_err(words)?;
         let booted = start.elapsed();
@@ -80,7 +80,7 @@ impl Pool {
             self.idle().push((test.machine, guest));
         } else {
             println!("what {} has left is in {}", test.name, guest.keep(test.name).display());
-            *foreign_fault = guest.foreign_fault();
+            *outside_fault = guest.outside_fault();
         }
         result
     }

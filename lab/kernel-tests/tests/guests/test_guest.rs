@@ -136,7 +136,7 @@ impl TestGuest {
     }
 
     /// What it fell over if that is its emulator's fault or its kernel's.
-    pub(crate) fn foreign_fault(&self) -> Option<String> {
+    pub(crate) fn outside_fault(&self) -> Option<String> {
         let console = self.vm.console();
         let known = [
             (console.has_emulator_fault(), "a fault of QEMU's own"),

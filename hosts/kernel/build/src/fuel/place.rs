@@ -7,10 +7,10 @@ use std::{collections::HashMap, ops::Range};
 /// before them, rather than in what they use.
 pub(super) fn place(files: &HashMap<u32, String>, lines: Range<usize>, function: &[&str]) -> String {
     let sources = |lines: Range<usize>| function[lines].iter().filter_map(|line| source(files, line));
-    let inside = sources(lines.clone()).min_by_key(|(file, _)| foreign(file));
-    let before = || sources(0..lines.start).rev().find(|(file, _)| foreign(file) == 0);
-    let place = inside.filter(|(file, _)| foreign(file) == 0).or_else(before).or(inside);
-    let place = place.or_else(|| sources(0..function.len()).min_by_key(|(file, _)| foreign(file)));
+    let inside = sources(lines.clone()).min_by_key(|(file, _)| distance(file));
+    let before = || sources(0..lines.start).rev().find(|(file, _)| distance(file) == 0);
+    let place = inside.filter(|(file, _)| distance(file) == 0).or_else(before).or(inside);
+    let place = place.or_else(|| sources(0..function.len()).min_by_key(|(file, _)| distance(file)));
     place.map_or("a place that the compiler does not tell".to_owned(), |(file, line)| format!("{file}:{line}"))
 }
 
@@ -23,7 +23,7 @@ pub(super) fn source<'f>(files: &'f HashMap<u32, String>, line: &str) -> Option<
 }
 
 /// How far from a policy's author a source file is.
-pub(super) fn foreign(file: &str) -> u32 {
+pub(super) fn distance(file: &str) -> u32 {
     if ["library/", "registry/", "/"].iter().any(|start| file.starts_with(start)) {
         2
     } else {

@@ -4,7 +4,7 @@
 use super::{
     SLACK, STACK,
     line::Line,
-    place::{foreign, place, source},
+    place::{distance, place, source},
     program::Program,
 };
 use std::fmt;
@@ -55,12 +55,12 @@ pub(crate) fn unfit(assembly: &str) -> Option<Unfit> {
         let lines = &program.lines[function.begin..function.end];
         let mut add = |what, at: usize| {
             let is_own =
-                (0..=at).filter_map(|at| source(&program.files, lines[at])).any(|(file, _)| foreign(file) == 0);
+                (0..=at).filter_map(|at| source(&program.files, lines[at])).any(|(file, _)| distance(file) == 0);
             found.push(Unfit { what, place: place(&program.files, at..at + 1, lines), is_own });
         };
         if function.frame + SLACK > STACK {
             let first =
-                lines.iter().position(|line| source(&program.files, line).is_some_and(|(file, _)| foreign(file) == 0));
+                lines.iter().position(|line| source(&program.files, line).is_some_and(|(file, _)| distance(file) == 0));
             add(What::Frame { bytes: function.frame }, first.unwrap_or(0));
         }
         for (at, line) in lines.iter().enumerate() {

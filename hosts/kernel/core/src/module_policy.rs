@@ -28,7 +28,7 @@ unsafe extern "C" {
 
 /// A policy in another module. Its instance is an `Adapter`, which is Send and Sync: calls on several CPUs share it. Another one may take its
 /// place while CPUs look at that.
-pub(crate) struct ForeignPolicy {
+pub(crate) struct ModulePolicy {
     /// A [`Deliver`], which belongs to the instance, or is [`answers_nothing`] and looks at none.
     deliver: AtomicPtr<()>,
     instance: AtomicPtr<c_void>,
@@ -47,7 +47,7 @@ unsafe extern "C" fn answers_nothing(
     reply.write(Reply::default());
 }
 
-impl ForeignPolicy {
+impl ModulePolicy {
     fn of(table: &'static PolicyTable, instance: *mut c_void) -> Self {
         Self {
             deliver: AtomicPtr::new(table.deliver as *mut ()),
@@ -127,7 +127,7 @@ impl ForeignPolicy {
     }
 }
 
-impl Policy for ForeignPolicy {
+impl Policy for ModulePolicy {
     fn calls(&self) -> Calls {
         Calls(self.table().calls)
     }
