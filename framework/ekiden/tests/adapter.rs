@@ -434,8 +434,8 @@ fn parameters_for_what_another_policy_declares_do_not_arrive() {
 #[test]
 fn a_hint_from_a_task_that_is_not_ours_has_no_task() {
     let policy = adapter::<Recorder>();
-    let stranger = Message { task: TaskId::NONE, ..message(Call::ParseHint) };
-    deliver(&policy, &stranger, &[Mood::Batch as u8]);
+    let not_ours = Message { task: TaskId::NONE, ..message(Call::ParseHint) };
+    deliver(&policy, &not_ours, &[Mood::Batch as u8]);
     assert_eq!(policy.scheduler().logged(), ["parse_hint (None, Batch)"]);
 }
 

@@ -272,7 +272,7 @@ impl<P: Policy> Engine<P> {
 
     /// Asks a policy on a CPU that it may not use: only for tasks that may run nowhere else. All others go elsewhere.
     #[inline(never)]
-    pub(crate) fn ask_stranger(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, cpu: CpuId) -> Found {
+    pub(crate) fn ask_non_owner(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, cpu: CpuId) -> Found {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             // It may want to balance before it picks, but brings nothing here.

@@ -88,7 +88,7 @@ impl<P: Policy> Engine<P> {
             let found = if !self.is_not_owner(policy_slot.index, cpu) {
                 self.ask(handling, policy_slot, cpu, policy_slot.calls().has(Call::Balance))
             } else if leaves != Some(policy_slot.index) {
-                self.ask_stranger(handling, policy_slot, cpu)
+                self.ask_non_owner(handling, policy_slot, cpu)
             } else {
                 continue;
             };

@@ -164,15 +164,15 @@ fn parameters_wait_until_the_task_changes_its_policy() {
 }
 
 #[test]
-fn children_have_the_parameters_of_their_parent_and_strangers_have_none() {
+fn children_have_the_parameters_of_their_parent_and_others_have_none() {
     let kernel = kernel();
     let parent = kernel.born(TaskId::NONE);
     kernel.choose(parent, 1, 9);
-    let (child, stranger) = (kernel.born(parent), kernel.born(TaskId::NONE));
+    let (child, other) = (kernel.born(parent), kernel.born(TaskId::NONE));
     kernel.waits(child);
-    kernel.waits(stranger);
+    kernel.waits(other);
     assert_eq!(kernel.heard(1), [(Call::TaskNew, child.slot, 0), (Call::TaskParams, child.slot, 9)]);
-    assert_eq!(kernel.heard(0), [(Call::TaskNew, stranger.slot, 0)]);
+    assert_eq!(kernel.heard(0), [(Call::TaskNew, other.slot, 0)]);
 }
 
 #[test]

@@ -399,8 +399,8 @@ fn a_cpu_without_work_looks_for_tasks_beyond_the_table() {
 #[test]
 fn nonsense_from_a_host_changes_nothing() {
     let bench = Bench::new::<Fifo>();
-    let stranger = TaskId { slot: 1_000_000, generation: 1 };
-    for (kind, task) in [(0, TaskId::NONE), (4_000_000, TaskId::NONE), (EventKind::Enqueue as u32, stranger)] {
+    let unknown = TaskId { slot: 1_000_000, generation: 1 };
+    for (kind, task) in [(0, TaskId::NONE), (4_000_000, TaskId::NONE), (EventKind::Enqueue as u32, unknown)] {
         assert_eq!(bench.event(Event { kind, task, ..Event::default() }).status, Status::Invalid as i32);
     }
     assert_eq!(bench.pick(1_000_000).status, Status::Invalid as i32);
@@ -716,7 +716,7 @@ fn the_id_that_a_slot_will_have_next_names_no_task_yet() {
 }
 
 /// Events that are unexpected for a task in each state, in the words of the reports.
-fn surprised(bench: &Bench) -> Vec<String> {
+fn unexpected(bench: &Bench) -> Vec<String> {
     let last = || {
         bench
             .engine
@@ -740,7 +740,7 @@ fn surprised(bench: &Bench) -> Vec<String> {
 #[test]
 fn a_transition_that_nobody_expects_is_named_with_event_state_and_task() {
     let bench = Bench::new::<Fifo>();
-    let reports = surprised(&bench);
+    let reports = unexpected(&bench);
     expect![[r#"
         refuse of a task that is new (PID 101, CPU 0)
         enable of a task that is ready (PID 101, CPU 0)"#]]
@@ -753,11 +753,11 @@ fn a_transition_that_nobody_expects_is_named_with_event_state_and_task() {
 fn checks_can_be_switched_off_or_take_the_policy_out() {
     let bench = Bench::new::<Fifo>();
     assert!(bench.engine.check(0, Checks::Off) && !bench.engine.check(1, Checks::Off));
-    assert_eq!(surprised(&bench), Vec::<String>::new());
+    assert_eq!(unexpected(&bench), Vec::<String>::new());
     assert_eq!(bench.engine.totals().unexpected_transitions, 0);
     let bench = Bench::new::<Fifo>();
     bench.engine.check(0, Checks::Remove);
-    surprised(&bench);
+    unexpected(&bench);
     expect!["a wrong transition: refuse of a task that is new (PID 101, CPU 0) (on CPU 0)"]
         .assert_eq(&bench.engine.fault().unwrap().to_string());
 }
@@ -767,7 +767,7 @@ fn checks_can_be_switched_off_or_take_the_policy_out() {
 fn checks_can_stop_the_machine() {
     let bench = Bench::new::<Fifo>();
     bench.engine.check(0, Checks::Stop);
-    surprised(&bench);
+    unexpected(&bench);
 }
 
 /// The table in ARCHITECTURE.md is what the code says.

@@ -131,7 +131,7 @@ fn a_panic_in_either_half_leaves_the_tasks_to_the_kernel() {
 }
 
 #[test]
-fn a_stranger_that_panics_at_its_first_task_leaves_the_tasks_to_the_kernel() {
+fn another_policy_that_panics_at_its_first_task_leaves_the_tasks_to_the_kernel() {
     let successor = Successor::of::<Faulty>(&format!("call={}", Call::TaskNew as u32));
     let result = Simulation::of::<Wfq>(Machine::flat(2), "").upgrade(MS, successor).run(&small()).unwrap();
     assert!(result.fault.is_some());
