@@ -67,7 +67,7 @@ impl Model {
     }
 }
 
-fn two_policies_fall(is_fenced: bool) {
+fn two_policies_fault(is_fenced: bool) {
     loom::model(move || {
         let model = Model::new();
         let other = thread::spawn({
@@ -81,19 +81,19 @@ fn two_policies_fall(is_fenced: bool) {
 }
 
 #[test]
-fn the_last_two_policies_fall_at_once() {
-    two_policies_fall(true);
+fn the_last_two_policies_fault_at_once() {
+    two_policies_fault(true);
 }
 
 /// The model sees what it is there for.
 #[test]
 #[should_panic(expected = "the engine does not know it")]
 fn without_the_fence_each_believes_in_the_other() {
-    two_policies_fall(false);
+    two_policies_fault(false);
 }
 
 #[test]
-fn one_policy_falls_on_two_cpus() {
+fn one_policy_faults_on_two_cpus() {
     loom::model(|| {
         let model = Model::new();
         let other = thread::spawn({
@@ -108,7 +108,7 @@ fn one_policy_falls_on_two_cpus() {
     });
 }
 
-fn the_default_one_and_the_next_fall(looks_again: bool) {
+fn the_default_one_and_the_next_fault(looks_again: bool) {
     loom::model(move || {
         let model = Model::with(3);
         let faults = |policy_slot: usize| {
@@ -128,12 +128,12 @@ fn the_default_one_and_the_next_fall(looks_again: bool) {
 }
 
 #[test]
-fn two_of_three_policies_fall_at_once() {
-    the_default_one_and_the_next_fall(true);
+fn two_of_three_policies_fault_at_once() {
+    the_default_one_and_the_next_fault(true);
 }
 
 #[test]
 #[should_panic(expected = "the default policy has faulted")]
 fn without_another_look_the_next_one_is_chosen_that_has_faulted_meanwhile() {
-    the_default_one_and_the_next_fall(false);
+    the_default_one_and_the_next_fault(false);
 }

@@ -39,7 +39,7 @@ static u32 apart_ms(void)
 
 /*
  * From before it synchronises file systems for a suspend until it is back, the kernel asks no policy: sched_ext bypasses
- * them, and what waits meanwhile waits for the kernel. Walks do not count then.
+ * them, and what waits meanwhile waits for the kernel. Scans do not count then.
  */
 static bool is_bypassed;
 
