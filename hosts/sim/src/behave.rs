@@ -135,7 +135,7 @@ impl Kernel {
                 }
             }
             Effect::Yield => {
-                self.note(What::Yield, cpu, Some(task), 0);
+                self.push_record(What::Yield, cpu, Some(task), 0);
                 self.tell(EventKind::Yield, cpu, task);
                 self.end_slice(cpu);
                 return Flow::GivesWay;
@@ -157,7 +157,7 @@ impl Kernel {
                 self.begin(child);
             }
             Effect::Mark => {
-                self.note(What::Mark, cpu, Some(task), 0);
+                self.push_record(What::Mark, cpu, Some(task), 0);
                 let (now_ns, root) = (self.now_ns, self.task(task).root);
                 let marks = &mut self.roots[root as usize].0.marks_ns;
                 if marks.len() < MARKS_MAX {
@@ -320,7 +320,7 @@ impl Kernel {
         self.task_mut(task).nice = nice;
         let value = i64::from(nice) as u64;
         let cpu = self.task(task).cpu;
-        self.note(What::Nice, cpu, Some(task), value);
+        self.push_record(What::Nice, cpu, Some(task), value);
         if self.is_ours(task) {
             let event = Event { args: [value, 0], ..self.event(EventKind::Nice, cpu, task) };
             self.deliver(&event, &[]);
@@ -329,7 +329,7 @@ impl Kernel {
 
     /// The task has come to the end of its program.
     fn finish(&mut self, task: TaskIndex, cpu: CpuId) {
-        self.note(What::Finish, cpu, Some(task), 0);
+        self.push_record(What::Finish, cpu, Some(task), 0);
         let entry = self.task(task);
         let (root, cpu_ns, is_child) = (entry.root, entry.cpu_ns, entry.parent.is_some());
         let report = &mut self.roots[root as usize].0;

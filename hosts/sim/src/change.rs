@@ -38,8 +38,8 @@ impl Kernel {
         let cpu = self.task(task).cpu;
         self.task_mut(task).mask = mask;
         let count = self.masks.get(mask).cpus.count();
-        self.note(What::Affinity, cpu, Some(task), count.into());
-        self.note_allowed(task);
+        self.push_record(What::Affinity, cpu, Some(task), count.into());
+        self.push_allowed(task);
         if self.is_ours(task) {
             self.questions.set_mask(self.task(task).id, mask);
             self.tell_for(Call::TaskAffinityChanged, EventKind::Affinity, cpu, task);
@@ -75,7 +75,7 @@ impl Kernel {
             self.trouble.get_or_insert(SimError::LastCpu { cpu, at_ns: self.now_ns });
             return;
         }
-        self.note(What::Offline, cpu, None, 0);
+        self.push_record(What::Offline, cpu, None, 0);
         self.masks.set_online(cpu, false);
         self.questions.set_masks(self.masks.clone());
         self.idle.clear(cpu);
@@ -96,7 +96,7 @@ impl Kernel {
         if self.masks.online().contains(cpu) {
             return;
         }
-        self.note(What::Online, cpu, None, 0);
+        self.push_record(What::Online, cpu, None, 0);
         self.masks.set_online(cpu, true);
         self.questions.set_masks(self.masks.clone());
         self.deliver(&Event::new(EventKind::CpuOnline, cpu), &[]);
@@ -151,7 +151,7 @@ impl Kernel {
                 let event = Event { args: [0, bytes.len() as u64], ..event };
                 let outcome = self.deliver(&event, &bytes);
                 let taken = outcome.is_some_and(|outcome| outcome.cpu >= 0);
-                self.note(What::Hint, event.cpu, teller, taken.into());
+                self.push_record(What::Hint, event.cpu, teller, taken.into());
             }
             Injection::Params { task, settings } => {
                 if let Some(task) = self.living(&task).filter(|task| self.is_ours(*task)) {
@@ -168,7 +168,7 @@ impl Kernel {
         let cpu = self.task(task).cpu;
         let policy = self.engine.as_ref().and_then(|engine| engine.policy(engine.default_policy_slot()));
         let params = policy.and_then(|policy| contained(|| policy.task_params(settings)).ok()?.ok());
-        self.note(What::Hint, cpu, Some(task), params.is_some().into());
+        self.push_record(What::Hint, cpu, Some(task), params.is_some().into());
         if let Some(params) = params {
             let event = self.event(EventKind::TaskParams, cpu, task);
             self.deliver(&event, params.as_bytes());
@@ -178,7 +178,7 @@ impl Kernel {
     /// The task leaves the policy for the kernel's own scheduler.
     fn depart(&mut self, task: TaskIndex) {
         let Task { cpu, state, .. } = *self.task(task);
-        self.note(What::Depart, cpu, Some(task), 0);
+        self.push_record(What::Depart, cpu, Some(task), 0);
         self.tell(EventKind::TaskDisable, cpu, task);
         self.task_mut(task).is_ours = false;
         // A task that runs continues.
@@ -191,7 +191,7 @@ impl Kernel {
     /// The task comes to the policy, again or for the first time.
     fn come_back(&mut self, task: TaskIndex) {
         let Task { cpu, state, .. } = *self.task(task);
-        self.note(What::Return, cpu, Some(task), 0);
+        self.push_record(What::Return, cpu, Some(task), 0);
         if state == State::Running {
             self.stop_running(cpu);
         }

@@ -116,11 +116,11 @@ impl Kernel {
     }
 
     /// Which groups have limits.
-    pub(crate) fn note_limits(&mut self, workload: &Workload) {
+    pub(crate) fn push_limits(&mut self, workload: &Workload) {
         for (pid, group) in (1..).zip(&workload.groups) {
             let Some(Limit { quota_ns, period_ns }) = group.limit else { continue };
             for (cpu, value) in [(0, quota_ns), (1, period_ns)] {
-                self.sink.put(Record { time_ns: self.now_ns, cpu, what: What::Limit, pid, value });
+                self.sink.push(Record { time_ns: self.now_ns, cpu, what: What::Limit, pid, value });
             }
         }
     }

@@ -201,42 +201,42 @@ impl Kernel {
     }
 
     #[inline]
-    pub(crate) fn note(&mut self, what: What, cpu: CpuId, task: Option<TaskIndex>, value: u64) {
+    pub(crate) fn push_record(&mut self, what: What, cpu: CpuId, task: Option<TaskIndex>, value: u64) {
         if !matches!(self.sink, Sink::Nowhere) {
             let pid = task.map_or(0, |task| self.task(task).pid);
-            self.sink.put(Record { time_ns: self.now_ns, cpu, what, pid, value });
+            self.sink.push(Record { time_ns: self.now_ns, cpu, what, pid, value });
         }
     }
 
     /// What a new task is like, as far as it is not as most tasks are.
-    fn note_attributes(&mut self, task: TaskIndex) {
+    fn push_attributes(&mut self, task: TaskIndex) {
         if matches!(self.sink, Sink::Nowhere) {
             return;
         }
         let Task { pid, cpu, nice, mask, root, .. } = *self.task(task);
         for (piece, value) in (0..).zip(names(&self.roots[root as usize].0.name)) {
-            self.sink.put(Record { time_ns: self.now_ns, cpu: piece, what: What::Name, pid, value });
+            self.sink.push(Record { time_ns: self.now_ns, cpu: piece, what: What::Name, pid, value });
         }
         if nice != 0 {
-            self.note(What::Nice, cpu, Some(task), i64::from(nice) as u64);
+            self.push_record(What::Nice, cpu, Some(task), i64::from(nice) as u64);
         }
         if mask != ANY {
-            self.note_allowed(task);
+            self.push_allowed(task);
         }
         let group = self.groups.of_root[root as usize];
         if group != 0 {
-            self.note(What::Group, cpu, Some(task), group.into());
+            self.push_record(What::Group, cpu, Some(task), group.into());
         }
     }
 
     /// The CPUs that a task may use.
-    pub(crate) fn note_allowed(&mut self, task: TaskIndex) {
+    pub(crate) fn push_allowed(&mut self, task: TaskIndex) {
         if matches!(self.sink, Sink::Nowhere) {
             return;
         }
         let Task { pid, mask, .. } = *self.task(task);
         for (piece, value) in (0..).zip(masks(self.masks.named(mask), self.machine.topology.nr_cpus())) {
-            self.sink.put(Record { time_ns: self.now_ns, cpu: piece, what: What::Allowed, pid, value });
+            self.sink.push(Record { time_ns: self.now_ns, cpu: piece, what: What::Allowed, pid, value });
         }
     }
 
@@ -273,7 +273,7 @@ impl Kernel {
             }
             Alarm::Tick(cpu) => self.tick(cpu),
             Alarm::Timer(cpu) => {
-                self.note(What::Timer, cpu, None, 0);
+                self.push_record(What::Timer, cpu, None, 0);
                 self.deliver(&Event::new(EventKind::Timer, cpu), &[]);
             }
             Alarm::Inject => self.inject_due(),

@@ -107,11 +107,11 @@ fn show(message: &Message, text: Arguments<'_>) {
 
 impl Kernel {
     /// What policies have noted up to now goes to the trace.
-    pub(crate) fn note_spoken(&mut self) {
+    pub(crate) fn push_notes(&mut self) {
         let notes = SPOKEN.with_borrow_mut(|spoken| spoken.notes.as_mut().map(mem::take));
         for At { cpu, pid, note } in notes.into_iter().flatten() {
             let at = Record { time_ns: self.now_ns, cpu, what: What::Note, pid, value: 0 };
-            noted(note, at).for_each(|record| self.sink.put(record));
+            noted(note, at).for_each(|record| self.sink.push(record));
         }
     }
 }

@@ -112,16 +112,16 @@ impl Kernel {
         self.open_queue(number + 1, Some(owner));
     }
 
-    fn note_queue(&mut self, queue: u32, owner: Option<Owner>, what: InQueue, times: usize) {
+    fn push_queue_record(&mut self, queue: u32, owner: Option<Owner>, what: InQueue, times: usize) {
         let times = times.try_into().unwrap_or(u32::MAX);
         // Where the program's first task is, or was last: a queue has no CPU.
         let cpu = owner.map_or(0, |owner| self.task(owner.task).cpu);
-        self.note(What::Queue, cpu, owner.map(|owner| owner.task), QueueNote { queue, what, times }.to_value());
+        self.push_record(What::Queue, cpu, owner.map(|owner| owner.task), QueueNote { queue, what, times }.to_value());
     }
 
     /// A program has opened a queue, which the policy knows by this number.
     pub(crate) fn open_queue(&mut self, queue: u32, owner: Option<Owner>) {
-        self.note_queue(queue, owner, InQueue::Opened, 0);
+        self.push_queue_record(queue, owner, InQueue::Opened, 0);
         let process = owner.map_or(0, |owner| owner.process);
         let name = u64::from(process) << 32 | u64::from(queue);
         self.deliver(&Event { args: [name, 0], ..Event::new(EventKind::QueueOpen, 0) }, &[]);
@@ -129,17 +129,17 @@ impl Kernel {
 
     /// Has the policy hear these hints, whose number is `times`.
     pub(crate) fn hear_hints(&mut self, queue: u32, owner: Option<Owner>, hints: &[u8], times: usize) {
-        self.note_queue(queue, owner, InQueue::Heard, times);
+        self.push_queue_record(queue, owner, InQueue::Heard, times);
         let event = Event { args: [queue.into(), hints.len() as u64], ..Event::new(EventKind::QueueReady, 0) };
         let refused = self.deliver(&event, hints).map_or(0, |outcome| outcome.cpu);
         // A number that is negative is no answer: none of the hints was refused.
         if refused > 0 {
-            self.note_queue(queue, owner, InQueue::Refused, refused as usize);
+            self.push_queue_record(queue, owner, InQueue::Refused, refused as usize);
         }
     }
 
     pub(crate) fn close_queue(&mut self, queue: u32, owner: Option<Owner>) {
-        self.note_queue(queue, owner, InQueue::Closed, 0);
+        self.push_queue_record(queue, owner, InQueue::Closed, 0);
         self.deliver(&Event { args: [queue.into(), 0], ..Event::new(EventKind::QueueClose, 0) }, &[]);
     }
 
@@ -151,7 +151,7 @@ impl Kernel {
         let owner = self.queue(number).owner;
         for (what, times) in [(InQueue::Told, told), (InQueue::NotTold, not_told)].into_iter().filter(|said| said.1 > 0)
         {
-            self.note_queue(number + 1, owner, what, times as usize);
+            self.push_queue_record(number + 1, owner, what, times as usize);
         }
     }
 
@@ -171,7 +171,7 @@ impl Kernel {
         if has_room && !closed {
             queue.hints.push_back(bytes);
         } else if !closed {
-            self.note_queue(number + 1, owner, InQueue::Full, 1);
+            self.push_queue_record(number + 1, owner, InQueue::Full, 1);
         }
         self.hints_wait = true;
         if ring {

@@ -22,7 +22,7 @@ impl Sink {
     }
 
     #[inline]
-    pub(crate) fn put(&mut self, record: Record) {
+    pub(crate) fn push(&mut self, record: Record) {
         match self {
             Self::Nowhere => {}
             Self::Memory(trace) => trace.push(record),

@@ -75,7 +75,7 @@ impl Kernel {
         let questions = self.questions.clone();
         let host: Arc<dyn Host + Send> = questions.clone();
         let mut outcome = Outcome::default();
-        self.note(What::Upgrade, 0, None, 1);
+        self.push_record(What::Upgrade, 0, None, 1);
         let instance = Instance { policy: successor.name.into(), params: successor.params };
         // A panic in either half ends the policy: what it handed over is gone.
         let now_ns = self.now_ns;
@@ -99,8 +99,8 @@ impl Kernel {
         self.calls = engine.calls();
         let failed = engine.fault().is_some();
         self.engine = Some(engine);
-        self.note_spoken();
-        self.note(What::Upgrade, 0, None, 0);
+        self.push_notes();
+        self.push_record(What::Upgrade, 0, None, 0);
         if failed {
             return self.fall_back(0);
         }

@@ -38,16 +38,16 @@ impl Kernel {
         let (outcome, cpus) = considered(|| self.put_to_engine(event, payload));
         if cpus.iter().any(|cpu| cpu != event.cpu) {
             let about = if event.kind == SELECT_CPU { event.task } else { TaskId::NONE };
-            self.note_considered(about, &cpus);
+            self.push_considered(about, &cpus);
         }
         outcome
     }
 
-    fn note_considered(&mut self, about: TaskId, cpus: &CpuMask) {
+    fn push_considered(&mut self, about: TaskId, cpus: &CpuMask) {
         let task = self.engine.as_ref().and_then(|engine| engine.tasks().host_task(about));
         let pid = task.map_or(0, |task| self.task(task as TaskIndex).pid);
         for (piece, value) in (0..).zip(masks(cpus, self.machine.topology.nr_cpus())) {
-            self.sink.put(Record { time_ns: self.now_ns, cpu: piece, what: What::Considered, pid, value });
+            self.sink.push(Record { time_ns: self.now_ns, cpu: piece, what: What::Considered, pid, value });
         }
     }
 
@@ -59,7 +59,7 @@ impl Kernel {
             outcome.status = Status::Fault as i32;
         }
         if self.has_notes {
-            self.note_spoken();
+            self.push_notes();
         }
         if let Some(at_ns) = self.questions.take_late_ns() {
             self.alarms.set_if_earlier(Alarm::Late, at_ns);
@@ -115,7 +115,7 @@ impl Kernel {
             return;
         }
         self.stats.kicks += 1;
-        self.note(What::Kick, cpu, None, by.into());
+        self.push_record(What::Kick, cpu, None, by.into());
         if self.cpu(cpu).running.is_some() {
             self.account(cpu);
             self.end_slice(cpu);
@@ -143,7 +143,7 @@ impl Kernel {
     /// The policy is gone. From here on each CPU runs its own tasks in turn.
     pub(crate) fn fall_back(&mut self, cpu: CpuId) {
         self.in_charge = false;
-        self.note(What::Fault, cpu, None, 0);
+        self.push_record(What::Fault, cpu, None, 0);
         for (task, index) in self.tasks.iter().zip(0..) {
             let queue = &mut self.cpus[task.cpu as usize].queue;
             if task.state == State::Waiting && !queue.iter().any(|(other, _)| *other == index) {

@@ -70,8 +70,8 @@ impl Kernel {
         self.stats.tasks += 1;
         self.load_op(index);
         let parent_pid = parent.map_or(0, |parent| self.task(parent).pid);
-        self.note(What::New, cpu, Some(index), parent_pid.into());
-        self.note_attributes(index);
+        self.push_record(What::New, cpu, Some(index), parent_pid.into());
+        self.push_attributes(index);
         self.introduce(index);
         index
     }
@@ -130,7 +130,7 @@ impl Kernel {
     pub(crate) fn wake(&mut self, task: TaskIndex, waker: Option<CpuId>, flags: u64) {
         self.stats.wakeups += 1;
         let before = self.task(task).cpu;
-        self.note(What::Wake, before, Some(task), waker.map_or(0, |waker| u64::from(waker) + 1));
+        self.push_record(What::Wake, before, Some(task), waker.map_or(0, |waker| u64::from(waker) + 1));
         let selected = self.select_cpu(task, waker, flags | wake_flags::TTWU);
         self.enqueue_selected(task, selected, enqueue_flags::WAKEUP);
         self.kick_if_idle(selected.cpu, waker.unwrap_or(before));
@@ -164,7 +164,7 @@ impl Kernel {
             entry.state = State::Waiting;
             entry.waits_since_ns = now_ns;
         }
-        self.note(What::Enqueue, cpu, Some(task), flags);
+        self.push_record(What::Enqueue, cpu, Some(task), flags);
         if !self.is_ours(task) {
             self.cpu_mut(cpu).queue.push_back((task, DEFAULT_SLICE_NS));
             if self.cpu(cpu).running.is_some_and(|running| self.is_ours(running)) {
@@ -202,7 +202,7 @@ impl Kernel {
         entry.state = state;
         entry.voluntary_switches += 1;
         self.cpu_mut(cpu).running = None;
-        self.note(What::Block, cpu, Some(task), 0);
+        self.push_record(What::Block, cpu, Some(task), 0);
         self.hints_are_due(task);
         self.tell_for(Call::TaskBlocked, EventKind::Block, cpu, task);
     }
@@ -210,7 +210,7 @@ impl Kernel {
     /// The task that runs on `cpu`, and is dead by now, leaves it for good. The last that is heard of it comes from
     /// what runs next.
     pub(crate) fn exit(&mut self, task: TaskIndex, cpu: CpuId) {
-        self.note(What::Exit, cpu, Some(task), 0);
+        self.push_record(What::Exit, cpu, Some(task), 0);
         self.cpu_mut(cpu).running = None;
         self.tell_for(Call::TaskBlocked, EventKind::Block, cpu, task);
         self.look_for_work(cpu, Some(task));
@@ -227,7 +227,7 @@ impl Kernel {
         self.account(cpu);
         let task = self.cpu_mut(cpu).running.take()?;
         self.task_mut(task).involuntary_switches += 1;
-        self.note(What::Preempt, cpu, Some(task), 0);
+        self.push_record(What::Preempt, cpu, Some(task), 0);
         self.hints_are_due(task);
         Some(task)
     }
@@ -235,6 +235,6 @@ impl Kernel {
     pub(super) fn note_migration(&mut self, task: TaskIndex, cpu: CpuId) {
         let before = self.task(task).cpu;
         self.task_mut(task).migrations += 1;
-        self.note(What::Migrate, cpu, Some(task), before.into());
+        self.push_record(What::Migrate, cpu, Some(task), before.into());
     }
 }

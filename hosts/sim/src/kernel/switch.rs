@@ -46,7 +46,7 @@ impl Kernel {
         let Some(running) = self.cpu(cpu).running else { return };
         self.stats.ticks += 1;
         self.account(cpu);
-        self.note(What::Tick, cpu, Some(running), 0);
+        self.push_record(What::Tick, cpu, Some(running), 0);
         self.hints_are_due(running);
         let tick_ns = self.machine.model.costs.tick_ns;
         self.take_time(cpu, tick_ns);
@@ -74,7 +74,7 @@ impl Kernel {
             Some((task, slice_ns)) if Some(task) == before => {
                 self.stats.keeps += 1;
                 self.cpu_mut(cpu).slice_ns = slice_ns;
-                self.note(What::Keep, cpu, before, slice_ns);
+                self.push_record(What::Keep, cpu, before, slice_ns);
                 self.expect_work(cpu);
             }
             Some((task, slice_ns)) => {
@@ -87,7 +87,7 @@ impl Kernel {
                 self.idle.set(cpu);
                 self.cpu_mut(cpu).idle_since_ns = self.now_ns;
                 self.alarms.cancel(Alarm::Work(cpu));
-                self.note(What::Idle, cpu, None, 0);
+                self.push_record(What::Idle, cpu, None, 0);
                 // The policy may have thought better of it.
                 if !self.cpu(cpu).queue.is_empty() {
                     self.kick(cpu, cpu);
@@ -144,7 +144,7 @@ impl Kernel {
 
     /// The policy picked a task that may not run on this CPU (any more): it waits where it is.
     fn refuse(&mut self, cpu: CpuId, task: TaskIndex) {
-        self.note(What::Refuse, cpu, Some(task), 0);
+        self.push_record(What::Refuse, cpu, Some(task), 0);
         let stays_on = self.task(task).cpu;
         let reason = RefusalReason::NotAllowed as u64;
         let event = Event { args: [reason, 0], ..self.event(EventKind::PickRefused, stays_on, task) };
@@ -190,7 +190,7 @@ impl Kernel {
         (entry.running, entry.since_ns, entry.slice_ns) = (Some(task), now_ns, slice_ns);
         entry.last = Some(task);
         self.questions.set_running(cpu, self.task(task).id, now_ns);
-        self.note(What::Run, cpu, Some(task), slice_ns);
+        self.push_record(What::Run, cpu, Some(task), slice_ns);
         self.expect_work(cpu);
         if self.alarms.at_ns(Alarm::Tick(cpu)).is_none() {
             self.alarms.set(Alarm::Tick(cpu), self.machine.next_tick_ns(cpu, now_ns));

@@ -370,7 +370,7 @@ impl Simulation {
         kernel.shared = Shared::new(workload);
         kernel.questions.queues.store(workload.queues(), Relaxed);
         kernel.groups = Groups::new(workload);
-        kernel.note_limits(workload);
+        kernel.push_limits(workload);
         kernel.tell_groups(workload);
         kernel.sources = Source::all(&kernel.machine.model.interrupts, self.seed);
         kernel.injections = self.injections;
