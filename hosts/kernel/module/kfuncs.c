@@ -15,7 +15,7 @@
 #include "kfuncs_btf.h"
 
 /* sched_ext calls nearly all operations with interrupts off, so that the guard keeps its CPU. */
-static __always_inline void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome)
+static __always_inline void deliver_from_bpf(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
 	if (static_branch_unlikely(&ekiden_watched))
 		ekiden_do_watched(event, outcome);
@@ -26,7 +26,7 @@ static __always_inline void deliver(struct ekiden_event *event, struct ekiden_ou
 /* Something happened; the outcome says what to do. It comes in zeroed. */
 __bpf_kfunc void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	deliver(event, outcome);
+	deliver_from_bpf(event, outcome);
 }
 
 /* Delivers events of the operations that sched_ext calls with interrupts on. */
@@ -38,7 +38,7 @@ __bpf_kfunc void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outc
 /* A CPU looks for work; returns the task to run if the outcome is EKIDEN_RUN. */
 __bpf_kfunc struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	deliver(event, outcome);
+	deliver_from_bpf(event, outcome);
 	return outcome->status == EKIDEN_RUN ? (struct task_struct *)outcome->host_task : NULL;
 }
 
