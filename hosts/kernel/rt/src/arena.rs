@@ -136,7 +136,8 @@ impl Blocks {
             }
             let next = block as *mut usize;
             if block & (align - 1) == 0 {
-                // SAFETY: both are links of this list, as above, and the lock is held: no other CPU changes them.
+                // SAFETY: `link` is the head of the list or in a free block, and `next` begins one. Who has `self` has the lock,
+                // so no other CPU changes either.
                 unsafe { *link = *next };
                 return Some(block);
             }
