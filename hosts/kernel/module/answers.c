@@ -73,11 +73,6 @@ static void idle_cpus(u64 *words, size_t len)
 	keep(cpu_active_mask, words, len);
 }
 
-static u32 claim(u64 task, u32 serial, u32 cpu)
-{
-	return ekiden_rs_claim(task, serial, cpu);
-}
-
 /*
  * A task that has pinned itself for a moment stays where it is, and its CPU comes to it by itself. A CPU that leaves can
  * kick no other: one that it takes would count as kicked until it looks for work for another reason.
@@ -133,22 +128,17 @@ static u32 process_of(u64 task)
 	return p ? p->tgid : 0;
 }
 
-static u64 group_of(u64 task)
-{
-	return ekiden_rs_group(task);
-}
-
 const struct ekiden_host_table ekiden_candidate_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
 	.idle_cpus = idle_cpus,
-	.claim = claim,
+	.claim = ekiden_rs_claim,
 	.take_idle = take_idle,
 	.running = running_on,
 	.notify = ekiden_c_notify,
 	.process = process_of,
-	.group = group_of,
+	.group = ekiden_rs_group,
 	.reason = ekiden_keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))ekiden_candidate_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))ekiden_candidate_fault,
@@ -159,12 +149,12 @@ const struct ekiden_host_table ekiden_running_host = {
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
 	.idle_cpus = idle_cpus,
-	.claim = claim,
+	.claim = ekiden_rs_claim,
 	.take_idle = take_idle,
 	.running = running_on,
 	.notify = ekiden_c_notify,
 	.process = process_of,
-	.group = group_of,
+	.group = ekiden_rs_group,
 	.reason = ekiden_keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))ekiden_policy_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))ekiden_candidate_fault,
