@@ -200,7 +200,7 @@ static __always_inline void note_limit(struct task_struct *p, struct task_seen *
 	struct task_group *group;
 	u32 i;
 
-	if (!bpf_core_field_exists(p->sched_task_group) || !bpf_core_field_exists(group->cfs_bandwidth))
+	if (!bpf_core_field_exists(p->sched_task_group) || !bpf_core_field_exists(struct task_group, cfs_bandwidth))
 		return;
 	group = p->sched_task_group;
 	for (i = 0; i < DEPTH_MAX && group; i++, group = group->parent) {
