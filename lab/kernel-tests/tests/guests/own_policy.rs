@@ -21,6 +21,23 @@ tests! {
     }
 }
 
+/// What the first policy does with hints.
+const HINTS: &str = "
+#[policy]
+impl HintQueues for First {
+    type Hint = u64;
+    type Notice = u64;
+
+    fn register_queue(&self, _: &Cx, _: ekiden::QueueId, _: ekiden::ProcessId) {}
+
+    fn enter_queue(&self, cx: &Cx, queue: ekiden::QueueId, hints: ekiden::Hints<'_, u64>) {
+        for hint in hints {
+            let _ = cx.notify::<Self>(queue, &(6 * hint));
+        }
+    }
+}
+";
+
 /// A workspace with two policies, each in a crate that `ekiden new` makes. It stays from run to run: what cargo makes of it is called after it.
 fn workspace() -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own-workspace");
@@ -35,11 +52,11 @@ fn workspace() -> PathBuf {
         fs::write(&manifest, lines.collect::<String>()).unwrap();
         fs::rename(project.join("Cargo.lock"), root.join("Cargo.lock")).unwrap();
     }
-    // It takes hints.
+    // It takes numbers as hints, and says six times as much.
     let source = root.join("first/src/lib.rs");
     let text = fs::read_to_string(&source).unwrap();
     let text = text.replace("#[policy]\nimpl Scheduler for", "#[policy(HintQueues)]\nimpl Scheduler for");
-    fs::write(&source, text + "\n#[policy]\nimpl HintQueues for First {\n    type Hint = u64;\n}\n").unwrap();
+    fs::write(&source, text + HINTS).unwrap();
     fs::write(root.join("Cargo.toml"), "[workspace]\nmembers = [\"first\", \"second\"]\nresolver = \"3\"\n").unwrap();
     root
 }
@@ -111,7 +128,8 @@ fn policies_of_ones_own_run_take_over_and_are_recorded_and_measured(guest: &Test
     let replayed = json(&ekiden(&workspace, &["replay", recording.to_str().unwrap(), "--json"]));
     println!("{replayed}");
     assert_eq!(replayed["differences"], 0, "{replayed}");
-    run("ekiden run first -- own-ekiden hint first 7");
+    let noticed = run("ekiden run first -- own-ekiden hint first --wait 2000 7");
+    assert!(noticed.lines().any(|line| line == "42"), "{noticed}");
     let waits = run("ekiden runqlat --compare default,first --json -- ekiden-load run churn");
     println!("{waits}");
     assert!(waits.contains("\"first\"") && !waits.contains("was taken out"), "{waits}");

@@ -109,6 +109,7 @@ impl Shown {
         let last_ns = report.tasks.iter().filter_map(|task| task.finish_ns).max().unwrap_or(report.wall_ns);
         // Where PIDs are not told, all tasks of the trace are the load's.
         let pids: Option<Vec<u32>> = report.tasks.iter().map(|task| task.pid).collect();
+        let own = report.tasks.iter().filter(|task| !task.name.starts_with(loads::SETTLER));
         let figures = Figures::of(trace, pids.as_deref(), zero_ns + start_ns..zero_ns + last_ns);
         Self {
             done_ns: last_ns.saturating_sub(start_ns),
@@ -119,7 +120,7 @@ impl Shown {
             wait_p90_ns: figures.wait_ns(900),
             wait_p99_ns: figures.wait_ns(990),
             others_ns: figures.others_ran_ns,
-            own_ns: report.cpu_ns(),
+            own_ns: own.map(|task| task.cpu_ns).sum(),
         }
     }
 }
