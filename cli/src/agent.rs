@@ -82,7 +82,6 @@ pub(crate) struct AgentOptions {
 
 impl AgentOptions {
     /// These options as words, which `ekiden agent` reads.
-    #[cfg(any(test, feature = "vm"))]
     pub(crate) fn argv(&self) -> Vec<String> {
         let Self { policy, set, max_tasks, keep_going, json } = self;
         let mut argv = vec![policy.clone()];

@@ -84,12 +84,10 @@ fn assert_none(broken: &[String], rule: &str) {
 
 #[test]
 fn every_source_file_says_what_it_is() {
-    let in_c: fn(&str) -> bool = |text| text.lines().nth(1).is_some_and(|line| line.starts_with("/*"));
-    let rules: [(&str, fn(&str) -> bool); 4] =
-        [("rs", |text| text.starts_with("//!")), ("ts", |text| text.starts_with("//")), ("c", in_c), ("h", in_c)];
-    for (extension, opens) in rules {
+    for (extension, line, opening) in [("rs", 0, "//!"), ("ts", 0, "//"), ("c", 1, "/*"), ("h", 1, "/*")] {
+        let opens = |text: &str| text.lines().nth(line).is_some_and(|line| line.starts_with(opening));
         let broken = files(extension).into_iter().filter(|(_, text)| !opens(text)).map(|(name, _)| name);
-        let rule = format!("a .{extension} file opens with a comment, after its licence if it is C");
+        let rule = format!("a .{extension} file opens with {opening}, after its licence if it is C");
         assert_none(&broken.collect::<Vec<_>>(), &rule);
     }
 }

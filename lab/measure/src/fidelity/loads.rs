@@ -58,7 +58,8 @@ fn staged(mut load: Workload, cpus: u32) -> Workload {
             tasks.push(TaskSpec { name, count: 1, program, ..task.clone() });
         }
     }
-    tasks.extend((0..cpus).map(|cpu| TaskSpec::new(format!("{SETTLER}{cpu}"), vec![settle()]).on([cpu])));
+    tasks
+        .extend((0..cpus.min(load.cpus)).map(|cpu| TaskSpec::new(format!("{SETTLER}{cpu}"), vec![settle()]).on([cpu])));
     let begin = Step::repeat(copies.into(), [Step::PipeWrite { pipe: gate }]);
     tasks.push(TaskSpec::new(STARTER, vec![Step::Sleep { ns: SETTLED_NS }, Step::Mark, begin]).on([0]));
     load.tasks = tasks;
