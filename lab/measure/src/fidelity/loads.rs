@@ -37,12 +37,17 @@ pub(super) fn find(name: &str, cpus: u32) -> Result<Workload> {
 
 /// The load with a start of its own: its tasks are put on the CPUs in turn, wait there for a byte from another task,
 /// which is part of the load too, and are then free. Where processes are when a real load begins depends on how it was
-/// set up, and under a policy that moves few of them that is all that one would see. Meanwhile a task on each CPU runs
+/// set up, and under a policy that moves few of them that is all that one would see. Once they wait, a task on each CPU runs
 /// and sleeps until the virtual times of all have little to do with the order in which they were made: a new task stands
 /// behind the ones before it, in the simulator by a slice each, and for as long as a load lasts.
 fn staged(mut load: Workload, cpus: u32) -> Workload {
-    const SETTLED_NS: u64 = 80_000_000;
-    let settle = || Step::repeat(16, [Step::Run { ns: 1_000_000 }, Step::Sleep { ns: 200_000 }]);
+    const WAITING_NS: u64 = 30_000_000;
+    const SETTLED_NS: u64 = 110_000_000;
+    let turns = Step::repeat(16, [Step::Run { ns: 1_000_000 }, Step::Sleep { ns: 200_000 }]);
+    let settler = |cpu| {
+        let program = vec![Step::Sleep { ns: WAITING_NS }, turns.clone()];
+        TaskSpec::new(format!("{SETTLER}{cpu}"), program).on([cpu])
+    };
     let gate = load.pipes();
     let mut tasks = Vec::new();
     let mut copies = 0;
@@ -58,8 +63,7 @@ fn staged(mut load: Workload, cpus: u32) -> Workload {
             tasks.push(TaskSpec { name, count: 1, program, ..task.clone() });
         }
     }
-    tasks
-        .extend((0..cpus.min(load.cpus)).map(|cpu| TaskSpec::new(format!("{SETTLER}{cpu}"), vec![settle()]).on([cpu])));
+    tasks.extend((0..cpus.min(load.cpus)).map(settler));
     let begin = Step::repeat(copies.into(), [Step::PipeWrite { pipe: gate }]);
     tasks.push(TaskSpec::new(STARTER, vec![Step::Sleep { ns: SETTLED_NS }, Step::Mark, begin]).on([0]));
     load.tasks = tasks;
