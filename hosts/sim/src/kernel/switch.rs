@@ -79,8 +79,10 @@ impl Kernel {
             }
             Some((task, slice_ns)) => {
                 self.put_aside(cpu, before, 0);
-                // If the policy has faulted in that, the fallback has queued the picked task with all that wait.
-                self.cpu_mut(cpu).queue.retain(|(other, _)| *other != task);
+                if !self.in_charge {
+                    // If the policy has faulted just now, the fallback has queued the picked task with all that wait.
+                    self.cpu_mut(cpu).queue.retain(|(other, _)| *other != task);
+                }
                 self.switch_to(cpu, task, slice_ns);
             }
             None => {
