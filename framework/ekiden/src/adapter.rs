@@ -24,18 +24,16 @@ pub trait Policy: Send + Sync {
     fn calls(&self) -> Calls;
     /// Delivers one call. `payload` carries the bytes of hints and parameters, and is empty otherwise.
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply;
-    /// Delivers one call and writes the reply to the caller's memory. `ALONE` says that no other policy could go on if this one panics: a host
+    /// Delivers one call and writes the reply to the caller's memory. `_alone` says that no other policy could go on if this one panics: a host
     /// that contains panics in each call does not do it in this one.
     #[inline]
-    fn deliver_to<'a, const ALONE: bool>(
+    fn deliver_to<'a>(
         &self,
         message: &Message,
         payload: &[u8],
         reply: &'a mut MaybeUninit<Reply>,
-    ) -> &'a mut Reply
-    where
-        Self: Sized,
-    {
+        _alone: bool,
+    ) -> &'a mut Reply {
         reply.write(self.deliver(message, payload))
     }
     /// What settings of a task mean, after all checks; or, for people, what is wrong with them.
@@ -78,6 +76,17 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
         (**self).deliver(message, payload)
+    }
+
+    #[inline]
+    fn deliver_to<'a>(
+        &self,
+        message: &Message,
+        payload: &[u8],
+        reply: &'a mut MaybeUninit<Reply>,
+        alone: bool,
+    ) -> &'a mut Reply {
+        (**self).deliver_to(message, payload, reply, alone)
     }
 
     fn task_params(&self, settings: &str) -> Result<RawParams, String> {
@@ -251,7 +260,7 @@ impl<S: Scheduler> Adapter<S> {
     /// [`Policy::deliver`] for a host that has room for the reply.
     // Always, as the kernel host has two callers, with a call log and without, and each task switch goes through one of them.
     #[inline(always)]
-    pub fn answer<'a>(&self, message: &Message, payload: &[u8], reply: &'a mut MaybeUninit<Reply>) -> &'a Reply {
+    pub fn answer<'a>(&self, message: &Message, payload: &[u8], reply: &'a mut MaybeUninit<Reply>) -> &'a mut Reply {
         const PICK: u32 = Call::PickNextTask as u32;
         const WAKEUP: u32 = Call::TaskWakeup as u32;
         const PREEMPT: u32 = Call::TaskPreempt as u32;
@@ -314,6 +323,16 @@ impl<S: Scheduler> Policy for Adapter<S> {
 
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
         *self.answer(message, payload, &mut MaybeUninit::uninit())
+    }
+
+    fn deliver_to<'a>(
+        &self,
+        message: &Message,
+        payload: &[u8],
+        reply: &'a mut MaybeUninit<Reply>,
+        _: bool,
+    ) -> &'a mut Reply {
+        self.answer(message, payload, reply)
     }
 }
 

@@ -77,7 +77,7 @@ impl<P: Policy> PolicySlot<P> {
         reply: &'a mut MaybeUninit<Reply>,
     ) -> &'a mut Reply {
         match self.policy.get() {
-            Some(policy) => policy.deliver_to::<SINGLE>(message, payload, reply),
+            Some(policy) => policy.deliver_to(message, payload, reply, SINGLE),
             None => reply.write(Reply::default()),
         }
     }

@@ -27,6 +27,7 @@ pub(crate) enum Flow {
 
 impl Kernel {
     /// The task that runs on `cpu` has done the work of its operation.
+    #[inline(always)]
     pub(crate) fn work_done(&mut self, cpu: CpuId) {
         self.account(cpu);
         if let Some(task) = self.cpu(cpu).running.filter(|task| self.throttle(*task, cpu)) {
@@ -278,6 +279,7 @@ impl Kernel {
     }
 
     /// The task that runs on `cpu` has a byte of those that the pipe holds.
+    #[inline(always)]
     pub(crate) fn take_byte(&mut self, task: TaskIndex, cpu: CpuId, number: u32) {
         let pipe = &mut self.shared.pipes[number as usize];
         match pipe.writers.pop_front() {
@@ -291,6 +293,7 @@ impl Kernel {
     }
 
     /// Wakes up the reader that has waited longest. It sees to the next one, if it leaves bytes.
+    #[inline(always)]
     fn wake_reader(&mut self, waker: TaskIndex, cpu: CpuId, number: u32) {
         if let Some(reader) = self.shared.pipes[number as usize].readers.pop_front() {
             self.wake_by(waker, cpu, reader, wake_flags::SYNC);

@@ -110,6 +110,9 @@ impl Kernel {
     /// A thread of a core has become busy or idle: all of them go slower or faster.
     pub(crate) fn share_core(&mut self, cpu: CpuId) {
         self.cpu_mut(cpu).is_busy = self.cpu(cpu).running.is_some();
+        if !self.has_smt {
+            return;
+        }
         let topology = self.machine.topology.clone();
         let threads = topology.smt_siblings(cpu);
         if threads.count() == 1 {

@@ -253,6 +253,7 @@ impl Kernel {
         }
     }
 
+    #[inline(always)]
     fn act(&mut self, alarm: Alarm) {
         match alarm {
             Alarm::Work(cpu) => self.work_done(cpu),
@@ -271,6 +272,14 @@ impl Kernel {
                     self.look_for_work(cpu, None);
                 }
             }
+            _ => self.act_rare(alarm),
+        }
+    }
+
+    /// Every alarm that is not one of those of a task switch: what these need on the stack, the others would pay for.
+    #[inline(never)]
+    fn act_rare(&mut self, alarm: Alarm) {
+        match alarm {
             Alarm::Tick(cpu) => self.tick(cpu),
             Alarm::Timer(cpu) => {
                 self.push_record(What::Timer, cpu, None, 0);
@@ -282,7 +291,7 @@ impl Kernel {
             Alarm::Interrupt(source) => self.interrupted(source),
             Alarm::Queues => self.serve_queues(),
             Alarm::Upgrade => self.upgrade_due(),
-            Alarm::Stop => {}
+            Alarm::Stop | Alarm::Work(_) | Alarm::Sleep(_) | Alarm::Resched(_) => {}
         }
     }
 

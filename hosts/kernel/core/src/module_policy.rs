@@ -154,23 +154,24 @@ impl Policy for ModulePolicy {
     }
 
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        *self.deliver_to::<false>(message, payload, &mut MaybeUninit::uninit())
+        *self.deliver_to(message, payload, &mut MaybeUninit::uninit(), false)
     }
 
     /// With a guard and what is left of the event's fuel, so that the engine loses only a policy that panics; if there is no other, with the engine's guard only, as
     /// what is left then is the engine's to say.
     #[inline]
-    fn deliver_to<'a, const ALONE: bool>(
+    fn deliver_to<'a>(
         &self,
         message: &Message,
         payload: &[u8],
         reply: &'a mut MaybeUninit<Reply>,
+        alone: bool,
     ) -> &'a mut Reply {
         let (bytes, len) = (payload.as_ptr(), payload.len());
         // SAFETY: a `Deliver` was put there, in `of`, `leave` or `follow`.
         let deliver = unsafe { mem::transmute::<*mut (), Deliver>(self.deliver.load(Acquire)) };
         let instance = self.instance.load(Relaxed);
-        if ALONE {
+        if alone {
             // SAFETY: references are good for `deliver`, which gets its own instance. If it panics it does not come back here.
             unsafe { deliver(reply, instance, message, bytes, len) };
         } else {

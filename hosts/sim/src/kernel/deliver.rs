@@ -94,14 +94,18 @@ impl Kernel {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn carry_out(&mut self, cpu: CpuId, outcome: &Outcome) {
         if outcome.timer_ns != 0 {
             let at_ns = self.now_ns.saturating_add(outcome.timer_ns.max(TIMER_MIN_NS));
             self.alarms.set(Alarm::Timer(cpu), at_ns);
         }
-        if outcome.kicks.is_empty() {
-            return;
+        if !outcome.kicks.is_empty() {
+            self.kick_all_of(cpu, outcome);
         }
+    }
+
+    fn kick_all_of(&mut self, cpu: CpuId, outcome: &Outcome) {
         if outcome.kicks.is_all() {
             (0..self.machine.topology.nr_cpus()).for_each(|kicked| self.kick(kicked, cpu));
         } else {
