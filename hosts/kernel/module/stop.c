@@ -2,7 +2,7 @@
 /*
  * Every CPU stands still for a moment, so that no call into Rust is under way: an interrupt asks each, and each waits in it.
  * That takes microseconds where all CPUs run. A CPU may have lost its processor to a hypervisor: all go on then and meet
- * again, for as long as a processor may be away, and with more patience each time. Nothing is refused because a CPU is late.
+ * again, with more patience each time, until all are there. Nothing is refused because a CPU is late; a signal ends it.
  *
  * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest CPU needs; and
  * it has the caller sleep in the middle, as a task of the policy that is replaced meanwhile. And no CPU may wait where
@@ -17,6 +17,7 @@
 #include <linux/moduleparam.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
+#include <linux/sched/signal.h>
 #include <linux/smp.h>
 #include <linux/timekeeping.h>
 #include "interface.h"
@@ -29,14 +30,15 @@ MODULE_PARM_DESC(
 	"how long CPUs wait in an interrupt for the last one, when all are to stand still, before they go on and meet again");
 
 /*
- * CPUs stand still for as long at most. Where a processor is shared by three that want it, each is away for two slices of the
+ * CPUs stand still for as long at most, for the first minute. Where a processor is shared by three that want it, each is away for two slices of the
  * hypervisor's scheduler, which are three to eight milliseconds.
  */
 #define MEET_PATIENCE_US_MAX 20000
 /* Attempts before their patience doubles. */
 #define TRIES 2
-/* A processor that is away for longer is gone. */
-#define GIVE_UP_NS (60ULL * NSEC_PER_SEC)
+/* Where there are so many CPUs for each processor that they have not met by then, they stand still for longer. */
+#define MEET_LONGER_AFTER_NS (60ULL * NSEC_PER_SEC)
+#define MEET_PATIENCE_US_LAST 1000000
 
 struct ekiden_stops ekiden_stops = { .late_cpu = -1 };
 
@@ -142,9 +144,18 @@ static void took(u64 *last, u64 *most, u64 ns)
 	WRITE_ONCE(*most, max(*most, ns));
 }
 
+/* The most that CPUs wait for the last one, if they have tried to meet since `start`. */
+static u64 patience_most_us(u64 start)
+{
+	bool is_long = ktime_get_mono_fast_ns() - start >= MEET_LONGER_AFTER_NS;
+
+	return is_long ? MEET_PATIENCE_US_LAST : MEET_PATIENCE_US_MAX;
+}
+
 /*
  * Runs `work` while all other CPUs stand still, with interrupts off. `wait_ns` is the time from when the first one stopped until
- * all may go on: none waits longer. Serialised by the caller, which does not hold cpus_read_lock().
+ * all may go on: none waits longer. It tries until all have met, or a signal comes: -EINTR, and `work` has not run. Serialised by the
+ * caller, which does not hold cpus_read_lock().
  */
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 {
@@ -152,25 +163,25 @@ int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 	u64 patience_us = clamp(READ_ONCE(meet_patience_us), 1, MEET_PATIENCE_US_MAX);
 	int tries, ret = -ETIME;
 
-	for (tries = 0; ret && (!tries || ktime_get_mono_fast_ns() - start < GIVE_UP_NS); tries++) {
+	for (tries = 0; ret && !(tries && signal_pending(current)); tries++) {
 		if (tries)
 			usleep_range(500, 2000);
 		if (tries && !(tries % TRIES))
-			patience_us = min(2 * patience_us, MEET_PATIENCE_US_MAX);
+			patience_us = min(2 * patience_us, patience_most_us(start));
 		if (!is_over())
 			continue;
 		cpus_read_lock();
 		ret = meet(work, data, result, wait_ns, patience_us * NSEC_PER_USEC);
 		cpus_read_unlock();
 	}
-	if (ret)
-		return ret;
-	if (tries <= TRIES)
-		ekiden_stops.quick++;
-	else
+	if (ret || tries > TRIES)
 		ekiden_stops.slow++;
-	took(&ekiden_stops.wait_ns, &ekiden_stops.wait_ns_max, *wait_ns);
+	else
+		ekiden_stops.quick++;
 	took(&ekiden_stops.took_ns, &ekiden_stops.took_ns_max, ktime_get_mono_fast_ns() - start);
+	if (ret)
+		return -EINTR;
+	took(&ekiden_stops.wait_ns, &ekiden_stops.wait_ns_max, *wait_ns);
 	return 0;
 }
 

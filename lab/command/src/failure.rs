@@ -141,7 +141,7 @@ impl Exit {
             LoadError::NothingRuns | LoadError::User(UserError::NothingRuns | UserError::NotLoaded) => {
                 Self::NothingRuns
             }
-            LoadError::CannotTakeOver(_) | LoadError::NeverQuiet => Self::OldGoesOn,
+            LoadError::CannotTakeOver(_) | LoadError::Interrupted => Self::OldGoesOn,
             LoadError::Io { source, .. } => return Self::of_io(source),
             _ => return None,
         })

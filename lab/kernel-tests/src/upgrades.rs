@@ -19,6 +19,10 @@ use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
 use ekiden_loader::{
     Config, Control, Hint, LoadError, Moved, Session, Status, Stops, Succession, load_beside, loaded, sysfs, unload,
 };
+use nix::{
+    sys::signal::{SigHandler, Signal, kill, signal},
+    unistd::Pid,
+};
 use serde::Serialize;
 
 use crate::{
@@ -114,6 +118,8 @@ struct UpgradesReport {
     /// How long a CPU waited at most: the median, and the longest ones.
     wait_ns_median: u64,
     wait_ns_longest: Vec<u64>,
+    /// How many of the further ones a signal ended, where CPUs do not wait for each other.
+    interrupted: u64,
     still_running: bool,
     /// How CPUs were brought to stand still.
     stops: Stops,
@@ -179,8 +185,9 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
     let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
     pause(50);
     waits.sort_unstable();
-    fs::write(PATIENCE, usual_patience.trim())?;
     let status = Status::read()?.unwrap_or_default();
+    let interrupted = if patience_us.is_some() { interrupted(&session)? } else { 0 };
+    fs::write(PATIENCE, usual_patience.trim())?;
     // The module counts since it was loaded, perhaps for an earlier guest test.
     let stops = Stops {
         quick: status.stops.quick - stops_before.quick,
@@ -198,6 +205,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
         contract_violations: status.counts.contract_violations,
         wait_ns_median: waits[waits.len() / 2],
         wait_ns_longest: waits.iter().rev().take(20).copied().collect(),
+        interrupted,
         still_running: session.is_running(),
         stops,
         ms: start.elapsed().as_millis(),
@@ -205,6 +213,36 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
     println!("{}", serde_json::to_string(&report)?);
     session.stop();
     Ok(())
+}
+
+/// A hundred upgrades while signals come. How many of them were ended by one: after each the old policy runs.
+fn interrupted(session: &Session) -> Result<u64> {
+    extern "C" fn comes(_: i32) {}
+    // SAFETY: the handler does nothing.
+    unsafe { signal(Signal::SIGUSR1, SigHandler::Handler(comes)) }?;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let signals = scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                // To the main thread, if that does not block it.
+                kill(Pid::this(), Signal::SIGUSR1)?;
+                thread::sleep(Duration::from_micros(300));
+            }
+            anyhow::Ok(())
+        });
+        let mut count = 0;
+        let done = (0..100).try_for_each(|round| {
+            match session.control().upgrade(&Succession::default()) {
+                Ok(_) => {}
+                Err(LoadError::Interrupted) => count += 1,
+                Err(error) => return Err(error).with_context(|| format!("upgrade {round} while signals come")),
+            }
+            Ok(session.check()?)
+        });
+        is_over.store(true, Relaxed);
+        signals.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        done.map(|()| count)
+    })
 }
 
 /// Upgrades that cannot be: each is refused with its reason, and the old policy keeps running. Then one that goes wrong on the way, and

@@ -216,7 +216,6 @@ impl Control {
             Err(nix::Error::ENOENT) => Err(LoadError::NoPolicy(policy.into(), known())),
             Err(nix::Error::EUSERS) => Err(LoadError::NoPolicySlot),
             Err(nix::Error::ENOMEM) => Err(LoadError::NoMemory { mib: wanted.arena_bytes >> 20 }),
-            Err(nix::Error::ETIME) => Err(LoadError::NeverQuiet),
             Err(errno) => {
                 let text = String::from_utf8_lossy(&error);
                 let reason = text.trim_end_matches('\0');
@@ -333,7 +332,7 @@ impl Control {
         Err(match errno {
             nix::Error::ENODEV => LoadError::NothingRuns,
             nix::Error::ENOENT => LoadError::NoPolicy(name.into(), known()),
-            nix::Error::ETIME => LoadError::NeverQuiet,
+            nix::Error::EINTR => LoadError::Interrupted,
             nix::Error::EIO => LoadError::TakenOut(fault()),
             _ if !reason.is_empty() => LoadError::CannotTakeOver(reason.to_owned()),
             errno => return Err(io::Error::from(errno)).context("the policy cannot be replaced"),

@@ -136,9 +136,11 @@ pub enum LoadError {
     /// There is nothing to take over from, or to record.
     #[error("no policy runs; start one with `ekiden run`")]
     NothingRuns,
-    /// A CPU did not answer for a minute.
-    #[error("a CPU did not answer for a minute; the old policy still runs: look at the kernel's log and try again")]
-    NeverQuiet,
+    /// A signal came before every CPU had answered.
+    #[error(
+        "interrupted before every CPU had answered; the old policy still runs: `ekiden status` names a CPU that was late"
+    )]
+    Interrupted,
     /// The successor cannot be made, or cannot take over the state.
     #[error("it cannot take over: {0}; the old policy goes on")]
     CannotTakeOver(String),

@@ -333,6 +333,7 @@ fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(guest: 
     let stops = |key: &str| report["stops"][key].as_u64().unwrap();
     // In a microsecond no CPU comes.
     assert!(stops("slow") > 0 && stops("quick") + stops("slow") == 60, "{report}");
+    assert!(report["interrupted"].as_u64() > Some(0), "{report}");
     for nothing in ["contract_violations", "unexpected_transitions"] {
         assert_eq!(report[nothing], 0, "{report}");
     }
