@@ -156,7 +156,7 @@ const READ_OF_TASKS: &str = "\
 /// What may be given a task by its address, and changes none.
 const MAY_BE_GIVEN_A_TASK: &str = "\
     __task_cred ekiden_c_may_run ekiden_do_enable may_choose_for on_cpu_since parent_of put_task_struct \
-    syscall_get_nr task_cpu task_pid task_pt_regs task_tgid";
+    signal_pending syscall_get_nr task_cpu task_pid task_pt_regs task_tgid";
 
 #[test]
 fn the_module_reads_a_few_fields_of_tasks_and_writes_none() {

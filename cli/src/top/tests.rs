@@ -13,13 +13,12 @@ use ratatui::{
 };
 
 use super::{
-    Wish,
     draw::{Sort, View, draw, lines, text},
     page::Page,
     sample::{CpuTimes, Sample},
     seconds,
+    show::{Wish, wish},
     watch::Seen,
-    wish,
 };
 use crate::{
     session::LastFault,

@@ -15,7 +15,7 @@ use nix::{
     sys::signal::Signal,
     unistd::read,
 };
-use ratatui::crossterm::terminal;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::{
     failure::{Exit, Failure},
@@ -96,23 +96,26 @@ fn hand_on(terminal: &Terminal, mut size: Size, over: &Receiver<()>) -> Result<(
 }
 
 fn size() -> io::Result<Size> {
-    let (columns, rows) = terminal::size()?;
-    Ok(Size { rows, columns })
+    let size = tcgetwinsize(io::stdout())?;
+    Ok(Size { rows: size.ws_row, columns: size.ws_col })
 }
 
-/// While this lives, the terminal hands on each key as it is, and shows none.
-struct Raw;
+/// While this lives, the terminal hands on each key as it is, and shows none. How it was before.
+struct Raw(Termios);
 
 impl Raw {
     fn enable() -> io::Result<Self> {
-        terminal::enable_raw_mode()?;
-        Ok(Self)
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        Ok(Self(before))
     }
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
         // It may have gone away.
-        let _ = terminal::disable_raw_mode();
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }

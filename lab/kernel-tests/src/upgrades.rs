@@ -218,7 +218,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
 /// A hundred upgrades while signals come. How many of them were ended by one: after each the old policy runs.
 fn interrupted(session: &Session) -> Result<u64> {
     extern "C" fn comes(_: i32) {}
-    // SAFETY: the handler does nothing.
+    // SAFETY: a handler that does nothing may interrupt anything.
     unsafe { signal(Signal::SIGUSR1, SigHandler::Handler(comes)) }?;
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
