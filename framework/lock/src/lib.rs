@@ -152,7 +152,7 @@ impl<T: ?Sized> Guard<'_, T> {
     #[inline]
     pub fn taken_at(&self, place: &'static Location<'static>) {
         // A reader of a `Word` has its address alone.
-        ptr::from_ref(place).expose_provenance();
+        let _ = ptr::from_ref(place).expose_provenance();
         self.lock.place.store(ptr::from_ref(place).cast_mut(), Relaxed);
     }
 }

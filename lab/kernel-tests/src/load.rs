@@ -192,9 +192,10 @@ pub(crate) fn be_anywhere() -> Result<()> {
 /// Has many threads spin once something can be read.
 fn crowd(threads: u32) -> Result<()> {
     static BEGUN: AtomicU32 = AtomicU32::new(0);
-    // SAFETY: plain system calls on a static.
-    let futex =
-        |operation: i32, value: u32| unsafe { libc::syscall(libc::SYS_futex, &raw const BEGUN, operation, value, 0) };
+    let futex = |operation: i32, value: u32| {
+        // SAFETY: plain system calls on a static.
+        unsafe { libc::syscall(libc::SYS_futex, &raw const BEGUN, operation, value, 0) }
+    };
     for _ in 0..threads {
         thread::Builder::new().stack_size(16 << 10).spawn(move || {
             while BEGUN.load(Relaxed) == 0 {

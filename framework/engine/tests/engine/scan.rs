@@ -80,7 +80,7 @@ impl Bench {
     /// Tasks that never wait, until there is no room for one.
     fn fill(&self) {
         let init = |name| self.event(Event { args: [name, name], ..Event::new(EventKind::TaskInit, 0) });
-        assert!((100..).find(|name| init(*name).status == Status::Full as i32).is_some());
+        assert!((100..).any(|name| init(name).status == Status::Full as i32));
     }
 
     fn enqueue(&self, cpu: CpuId, task: TaskId) -> Outcome {
