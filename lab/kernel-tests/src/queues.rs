@@ -145,19 +145,27 @@ fn flood(queue: &mut Queue) -> Result<[u64; 4]> {
 
 /// Writes records that no program would write by `send`.
 fn bad_values(queue: &mut Queue) -> Result<[u64; 2]> {
-    let before = queue.counts();
-    for number in 0..8_u32 {
-        queue.send(&hint(1, 1)).ok();
-        // The record that was just written: its first word says what is to change.
-        let head = queue.words()[at::UP_HEAD].load(Relaxed);
-        let record = 512 + (head - 1) as usize % 64 * 2;
-        let other = u64::from(3 + number) | 1 << 32;
-        queue.words()[record].store(other, Relaxed);
+    let mut refused = 0;
+    // The policy may have taken a hint before it is changed: then that one was good.
+    for _ in 0..5 {
+        let before = queue.counts();
+        for number in 0..8_u32 {
+            queue.send(&hint(1, 1)).ok();
+            // The record that was just written: its first word says what is to change.
+            let head = queue.words()[at::UP_HEAD].load(Relaxed);
+            let record = 512 + (head - 1) as usize % 64 * 2;
+            let other = u64::from(3 + number) | 1 << 32;
+            queue.words()[record].store(other, Relaxed);
+        }
+        queue.ring()?;
+        pause(20);
+        while queue.receive().is_some() {}
+        refused = queue.counts().refused - before.refused;
+        if refused == 8 {
+            break;
+        }
     }
-    queue.ring()?;
-    pause(20);
-    while queue.receive().is_some() {}
-    Ok([8, queue.counts().refused - before.refused])
+    Ok([8, refused])
 }
 
 fn nonsense() -> Result<u32> {
