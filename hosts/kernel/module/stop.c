@@ -30,8 +30,8 @@ MODULE_PARM_DESC(
 	"how long CPUs wait in an interrupt for the last one, when all are to stand still, before they go on and meet again");
 
 /*
- * CPUs stand still for as long at most, for the first minute. Where a processor is shared by three that want it, each is away for two slices of the
- * hypervisor's scheduler, which are three to eight milliseconds.
+ * CPUs stand still for as long at most, for the first minute. Where a processor is shared by three that want it, each is away
+ * for two slices of the hypervisor's scheduler, which are three to eight milliseconds.
  */
 #define MEET_PATIENCE_US_MAX 20000
 /* Attempts before their patience doubles. */

@@ -344,10 +344,12 @@ impl Control {
     /// Starts or stops recording the calls of the policy in a policy slot.
     pub fn run_call_log(&self, slot: u32, on: bool) -> Result<()> {
         // SAFETY: the request takes a number, and the device gets at no memory of ours.
-        unsafe { ioctl_call_log(self.file.as_raw_fd(), slot as i32 * 2 + i32::from(on)) }
-            .map_err(io::Error::from)
-            .context("the flight recorder cannot be switched: no policy runs, or it has none")?;
-        Ok(())
+        match unsafe { ioctl_call_log(self.file.as_raw_fd(), slot as i32 * 2 + i32::from(on)) } {
+            Ok(_) => Ok(()),
+            Err(nix::Error::EINTR) => Err(LoadError::Interrupted),
+            Err(errno) => Err(io::Error::from(errno))
+                .context("the flight recorder cannot be switched: no policy runs, or it has none"),
+        }
     }
 
     /// Chooses what is done about the policy in a policy slot when a task of its changes its state in an unexpected way.

@@ -138,7 +138,7 @@ pub enum LoadError {
     NothingRuns,
     /// A signal came before every CPU had answered.
     #[error(
-        "interrupted before every CPU had answered; the old policy still runs: `ekiden status` names a CPU that was late"
+        "interrupted before every CPU had answered; nothing was changed: `ekiden status` names a CPU that was late"
     )]
     Interrupted,
     /// The successor cannot be made, or cannot take over the state.
