@@ -5,10 +5,12 @@
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static ON: AtomicBool = AtomicBool::new(false);
+#[cfg(not(target_os = "none"))]
 static LEARN: spin::Once<fn(u64) -> u64> = spin::Once::new();
 
 /// From here on, while the call log [runs](run_call_log), `learn` is given what every call in this program learns, and answers with
-/// what the call is to go on with. The first one stays.
+/// what the call is to go on with. The first one stays. In the kernel it is a function of the module that has a name of its own.
+#[cfg(not(target_os = "none"))]
 pub fn call_log(learn: fn(u64) -> u64) {
     LEARN.call_once(|| learn);
 }
@@ -33,5 +35,17 @@ pub(crate) fn learn(value: u64) -> u64 {
 /// Writes down what a call has learnt, or reads it in a replay, while the call log runs.
 #[inline(never)]
 pub(crate) fn learn_on_call_log(value: u64) -> u64 {
+    learn_here(value)
+}
+
+/// The same without a call. In the kernel the host is part of the same object, and called by its name: each lock that is taken comes here.
+#[inline(always)]
+pub(crate) fn learn_here(value: u64) -> u64 {
+    #[cfg(target_os = "none")]
+    {
+        ekiden_lock::host_learns(value);
+        value
+    }
+    #[cfg(not(target_os = "none"))]
     LEARN.get().map_or(value, |learn| learn(value))
 }

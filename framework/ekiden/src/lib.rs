@@ -156,7 +156,9 @@ pub mod host {
 
     pub use crate::adapter::{Adapter, Handover, Policy};
     pub use crate::around::{Around, Surrounded};
-    pub use crate::call_log::{call_log, call_log_runs, run_call_log};
+    #[cfg(not(target_os = "none"))]
+    pub use crate::call_log::call_log;
+    pub use crate::call_log::{call_log_runs, run_call_log};
     pub use crate::cx::Host;
     pub use crate::figures::{Figure, Figures, Value};
     pub use crate::note::{hear_notes, keep_notes};

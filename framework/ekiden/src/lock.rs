@@ -139,11 +139,10 @@ impl<T: ?Sized> SpinLock<T> {
         #[cfg(feature = "observe")]
         crate::observe::reach(crate::observe::Point::Took(self.address()));
         let on_call_log = call_log_runs();
-        if on_call_log || cfg!(feature = "observe") {
-            self.holder.count();
-        }
         if on_call_log {
             guard.taken_at(Location::caller());
+        } else if cfg!(feature = "observe") {
+            self.holder.count();
         }
         let guard = SpinGuard {
             holder: &self.holder,

@@ -6,7 +6,7 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-use crate::call_log::{learn, learn_on_call_log};
+use crate::call_log::{learn_here, learn_on_call_log};
 use crate::waiters::{Waiter, Waiters, Waiting, is_same};
 
 /// Where this call's stack is.
@@ -98,27 +98,30 @@ impl Holder {
         self.taken.load(Relaxed)
     }
 
-    /// It is taken once more. By the call that has it.
+    /// It is taken once more: how often it was by now. By the call that has it.
     #[inline]
-    pub(crate) fn count(&self) {
-        self.taken.store(self.taken.load(Relaxed).wrapping_add(1), Relaxed);
+    pub(crate) fn count(&self) -> u32 {
+        let taken = self.taken.load(Relaxed).wrapping_add(1);
+        self.taken.store(taken, Relaxed);
+        taken
     }
 
-    /// This call has it, and is in the call log. By itself, so that what takes a lock is small enough to be part of what it is called by.
+    /// This call has it, after it has waited or would have, and is in the call log. By itself, so that what takes a lock is small enough to be
+    /// part of what it is called by.
     #[inline(never)]
     #[track_caller]
     pub(crate) fn begun_on_call_log(&self) {
-        let taken = self.taken.load(Relaxed);
+        let taken = self.count();
         if taken & SELDOM == 0 || NOTED.load(Relaxed) != 0 {
             self.note();
         }
-        learn_on_call_log(taken.into());
+        learn_here(taken.into());
     }
 
-    /// This call has the lock, for which it did not wait and would not have waited.
+    /// This call has the lock, for which it would not have waited, and is in the call log.
     #[inline]
     pub(crate) fn begun_at_once(&self) {
-        learn(self.taken.load(Relaxed).into());
+        learn_on_call_log(self.count().into());
     }
 
     /// It is about to let go of it.

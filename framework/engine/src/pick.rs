@@ -220,7 +220,7 @@ impl<P: Policy> Engine<P> {
         };
         let seen = entry.state();
         let phase = seen.phase();
-        let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && phase.is_waiting();
+        let is_good = raw.cpu == cpu && seen.waits_with(raw.serial, cpu);
         let mut slice_ns = slice_ns;
         if is_good && self.groups.is_active() {
             match self.slice_in_group(&mut handling.rare(), raw.task, entry, seen, slice_ns) {

@@ -212,6 +212,14 @@ impl State {
         CpuId::from((self.0 >> 16) as u16)
     }
 
+    /// Whether the task waits for this CPU, which is one of the machine's, and this is the serial number of its token: in one comparison.
+    #[inline]
+    pub(crate) fn waits_with(self, serial: u32, cpu: CpuId) -> bool {
+        // The two phases in which it waits differ in the lowest bit.
+        let is_waiting = self.0 & 0b110 == Phase::Ready as u64;
+        is_waiting && self.0 >> 16 == u64::from(serial) << 16 | u64::from(cpu)
+    }
+
     /// The serial number of its newest token; 0 before the first.
     #[inline]
     pub fn serial(self) -> u32 {
@@ -316,5 +324,23 @@ impl Attachment {
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} on CPU {}, token {}", self.phase(), self.cpu(), self.serial())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn one_comparison_says_what_phase_cpu_and_serial_number_say(bits: u64, other_serial: bool, other_cpu: bool) {
+            let state = State(bits);
+            let serial = state.serial() ^ u32::from(other_serial);
+            let cpu = state.cpu() ^ CpuId::from(other_cpu);
+            let by_parts = state.phase().is_waiting() && state.serial() == serial && state.cpu() == cpu;
+            prop_assert_eq!(state.waits_with(serial, cpu), by_parts);
+        }
     }
 }

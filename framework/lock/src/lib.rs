@@ -18,6 +18,20 @@ mod clh;
 #[cfg_attr(all(target_os = "none", target_arch = "x86_64"), path = "held_x86_64.rs")]
 mod held;
 
+#[cfg(target_os = "none")]
+unsafe extern "C" {
+    /// The call on this CPU has learnt this. In the module of a policy (hosts/kernel/policy/src/call_log.rs).
+    safe fn ekiden_learn(value: u64);
+}
+
+/// Tells the host, in the kernel, what the call that is under way has learnt, which takes unsafe code to declare. A policy that says something
+/// here makes its own recordings such that they cannot be replayed, and does nothing else.
+#[cfg(target_os = "none")]
+#[inline(always)]
+pub fn host_learns(value: u64) {
+    ekiden_learn(value);
+}
+
 /// What the queue is made of; a model of it is made of other ones.
 mod atomics {
     pub(crate) use core::sync::atomic::{AtomicU32, Ordering};

@@ -67,7 +67,9 @@ impl<'a> CallWriter<'a> {
         // The number of a call uses one byte, and the kernel's PIDs have 22 bits.
         record[1] |= u64::from(thread << 8);
         self.turn(true);
-        if Calls::WITH_PAYLOAD.has_number(message.call) {
+        // Those of a task switch have smaller numbers than all of them.
+        let is_beyond = message.call >= Calls::WITH_PAYLOAD.0.trailing_zeros();
+        if is_beyond && Calls::WITH_PAYLOAD.has_number(message.call) {
             Self::note_bytes(self.place, self.ring, payload);
         }
     }

@@ -40,6 +40,7 @@ pub(crate) unsafe extern "C" fn run(args: *const CallLogArgs, what: u32) {
     RECORDS.store(args.records, Relaxed);
     TICKS.store(args.ticks_khz != 0, Relaxed);
     INSTANCE.store(args.instance, Relaxed);
+    #[cfg(not(target_os = "none"))]
     ekiden_host::call_log(learn);
     ekiden_host::hear_notes(hear);
     let mark = Mark::from_number(what.into());
@@ -118,17 +119,24 @@ impl Here {
 
     #[inline]
     pub(crate) fn end(self, reply: &Reply) {
-        // SAFETY: it is this CPU's, interrupts are off, and the call's own pens are gone.
-        unsafe { call_writer(self.0) }.end(reply);
+        // SAFETY: it is this CPU's, interrupts are off, and the call's own pens are gone. The reply is the same reply.
+        unsafe { call_writer(here::anew(self.0)).end(here::anew(NonNull::from(reply)).as_ref()) };
     }
 }
 
-/// For [`ekiden_host::call_log`].
-fn learn(value: u64) -> u64 {
+/// The call on this CPU has learnt this. Called by its name from where that is learnt (framework/lock), as it is on the path of each task switch.
+#[cfg_attr(target_os = "none", unsafe(no_mangle))]
+extern "C" fn ekiden_learn(value: u64) {
     if let Some(place) = NonNull::new(here::call_log()) {
         // SAFETY: it is this CPU's, in a call, so interrupts are off; the call writer that began the call is gone.
         unsafe { call_writer(place) }.note(value);
     }
+}
+
+/// For [`ekiden_host::call_log`], where this is a process.
+#[cfg(not(target_os = "none"))]
+fn learn(value: u64) -> u64 {
+    ekiden_learn(value);
     value
 }
 

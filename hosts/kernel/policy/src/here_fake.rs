@@ -1,6 +1,9 @@
 //! Per-CPU state in a process, for tests: it is a thread's here.
 
-use core::{cell::Cell, ptr};
+use core::{
+    cell::Cell,
+    ptr::{self, NonNull},
+};
 use std::thread_local;
 
 thread_local! {
@@ -32,4 +35,8 @@ pub(crate) fn guard() -> usize {
 
 pub(crate) fn thread() -> u32 {
     THREAD
+}
+
+pub(crate) fn anew<T>(address: NonNull<T>) -> NonNull<T> {
+    address
 }

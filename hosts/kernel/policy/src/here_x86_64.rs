@@ -2,6 +2,7 @@
 //! and the fuel of the call.
 
 use core::arch::asm;
+use core::ptr::NonNull;
 
 /// The processor's own counter, which is the same on all CPUs where the kernel's clock is made of it. A clock of the
 /// kernel's takes fifty instructions.
@@ -54,4 +55,16 @@ pub(crate) fn thread() -> u32 {
         );
     }
     pid as u32
+}
+
+/// The same address, of which the compiler does not know that it is. What is looked at before a call and after it is looked at by way of an
+/// address in one register then, and not of one for each field, which all have to be kept meanwhile. No instruction.
+#[inline(always)]
+pub(crate) fn anew<T>(address: NonNull<T>) -> NonNull<T> {
+    let mut same = address.as_ptr();
+    // SAFETY: there is nothing in it. What comes out is what went in, which is not null.
+    unsafe {
+        asm!("/* {} */", inlateout(reg) same, options(nostack, preserves_flags));
+        NonNull::new_unchecked(same)
+    }
 }
