@@ -143,6 +143,9 @@ pub enum GuestTest {
         /// What happens when.
         #[arg(long)]
         seed: u64,
+        /// A thousand threads, of all nice values and in groups of all weights.
+        #[arg(long = "wide")]
+        is_wide: bool,
         /// How long a thread may have no CPU that wants one, in milliseconds.
         #[arg(long)]
         wait_ms_max: u64,

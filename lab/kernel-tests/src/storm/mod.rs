@@ -1,6 +1,7 @@
 //! A storm: everything that happens to tasks, CPUs and policies, all at once, under stress-ng. No task may be lost, none may
 //! wait too long, no process may refuse to stop, freeze or die, and sched_ext must never take the policy out.
 
+mod breadth;
 mod canary;
 mod group;
 mod steps;
@@ -10,7 +11,6 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
-    ops::Range,
     path::{Path, PathBuf},
     process::Child,
     sync::{
@@ -29,28 +29,11 @@ use serde::Serialize;
 use crate::{guest_tests::config, load::pause, upgrades::PingPong};
 
 use self::{
+    breadth::{Breadth, DAILY, WIDE},
     canary::Canary,
     group::{Group, start_in},
     steps::STEPS,
 };
-
-/// How long a process may take to stop, to freeze or to die when it is told so.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// What stress-ng does. None of it executes PAUSE in a loop or programs timers all the time: either takes an emulator forever.
-/// Not `pthread`, whose last thread may outlive what it reads. Some forty threads in all. No more than ten of a group want a CPU at a
-/// time: those of `affinity` sleep 20 ms after each change.
-const STRESSORS: &[&str] = &[
-    "--fork 2 --switch 1 --futex 1 --pipe 1 --affinity 1 --affinity-sleep 20000000",
-    "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --nanosleep-threads 2 --poll 1 --sem 1",
-];
-
-/// Nice values and weights of groups that are given: not all there are, because what makes tasks wait multiplies. While one CPU is
-/// left, a policy that is asked later has 12 % of it. A task that has had a tick of 4 ms there waits until all others have had as
-/// much for their weight: two seconds if sixty tasks of nice 0 are owed as much as it, and five if it has half of their weight. That is as it
-/// should be, and a policy is taken out after eight. So a group weighs as much as the tasks in it that want a CPU.
-const NICE: Range<i32> = -2..3;
-const WEIGHTS: Range<u32> = 500..1000;
 
 /// If a CPU runs not even a real-time thread for so long, or serves no timer, the console says what each CPU does.
 const CPU_STILL: Duration = Duration::from_secs(2);
@@ -61,8 +44,11 @@ const BOMB_PROCESSES: u32 = 24;
 #[derive(Serialize)]
 struct StormReport {
     seed: u64,
+    is_wide: bool,
     seconds: u64,
     cpus: u32,
+    /// Threads of stress-ng at most, as each step found them.
+    threads: u64,
     /// What happened how often.
     happened: BTreeMap<&'static str, u32>,
     processes: u64,
@@ -88,6 +74,8 @@ struct StormReport {
 
 struct Storm {
     modules: PathBuf,
+    breadth: &'static Breadth,
+    threads: u64,
     rng: fastrand::Rng,
     sessions: Vec<Session>,
     /// What the policies in these policy slots were asked lately.
@@ -115,8 +103,9 @@ pub(crate) fn off_times(status: &Status) -> BTreeMap<String, u64> {
     status.off_ns_max.clone().into_iter().chain(stop).collect()
 }
 
-/// Runs the storm for `seconds` of the guest's time. A seed repeats the steps and their order.
-pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max: u64) -> Result<()> {
+/// Runs the storm for `seconds` of the guest's time. A seed repeats the steps and their order. A wide one has a thousand threads of all weights.
+pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, is_wide: bool, wait_ms_max: u64) -> Result<()> {
+    let breadth = if is_wide { &WIDE } else { &DAILY };
     ensure!(fs::exists("/bin/stress-ng")?, "there is no stress-ng in this guest");
     be_real_time()?;
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +pids").context("the groups lack controllers")?;
@@ -131,13 +120,15 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     let pairs = (0..2).map(|_| PingPong::start(&stop)).collect::<Result<Vec<_>>>()?;
     let mut storm = Storm {
         modules: modules.to_owned(),
+        breadth,
+        threads: 0,
         rng: fastrand::Rng::with_seed(seed),
         sessions: Vec::new(),
         call_logs: BTreeMap::new(),
         canaries: [0, 1, 10].map(|ms| Canary::start(&stop, Duration::from_millis(ms))),
         of_cpus: (0..cpus).map(|cpu| Canary::on(cpu, &stop)).collect(),
         of_wheels: (0..cpus).map(|cpu| Canary::of_wheel(cpu, &stop)).collect::<Result<_>>()?,
-        groups: [Group::make("storm-1")?, Group::make("storm-2")?],
+        groups: [Group::make("storm-1", breadth.patience)?, Group::make("storm-2", breadth.patience)?],
         cpus,
         wait_ms_max,
         bypassed_ms: 0,
@@ -148,18 +139,20 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     watch::start(waits(&storm.of_wheels), CPU_STILL, &stop);
     storm.join(first)?;
     for group in &storm.groups {
-        group.set("cpu.weight", &WEIGHTS.start.to_string())?;
+        group.set("cpu.weight", &DAILY.weights.start.to_string())?;
     }
-    // The one kernel thread of nice 19 that has something to do.
-    fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "never").context("huge pages cannot be switched off")?;
+    let huge_pages = if breadth.has_huge_pages { "always" } else { "never" };
+    fs::write("/sys/kernel/mm/transparent_hugepage/enabled", huge_pages).context("huge pages cannot be switched")?;
     let forks_before = forks()?;
-    let mut stressors = Vec::new();
-    for (group, stressors_of) in storm.groups.iter().zip(STRESSORS) {
+    let stress = |group: &Group, what: &str| {
         let time = format!("{seconds}s");
-        let mut arguments: Vec<&str> = stressors_of.split(' ').collect();
+        let mut arguments: Vec<&str> = what.split(' ').collect();
         arguments.extend(["--quiet", "--oomable", "--timeout", &time]);
-        stressors.push(start_in(group, "stress-ng", &arguments)?);
-    }
+        start_in(group, "stress-ng", &arguments)
+    };
+    let stressors = storm.groups.iter().zip(breadth.stressors).map(|(group, what)| stress(group, what));
+    let stressors = stressors.collect::<Result<Vec<_>>>()?;
+    let unjudged = breadth.unjudged.map(|what| stress(&storm.groups[0], what)).transpose()?;
     let happened = match storm.blow(seconds) {
         Ok(happened) => happened,
         Err(error) => {
@@ -176,12 +169,15 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         }
     };
     for mut child in stressors {
-        let status = wait(&mut child)?;
+        let status = wait(&mut child, breadth.patience * 3)?;
         ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
+    }
+    if let Some(mut child) = unjudged {
+        wait(&mut child, breadth.patience * 3)?;
     }
     let processes = forks()? - forks_before;
     let (cpus_still_ms, wheels_still_ms) = (worst_ms(&storm.of_cpus), worst_ms(&storm.of_wheels));
-    let Storm { sessions, groups, canaries, of_cpus, of_wheels, bypassed_ms, .. } = storm;
+    let Storm { sessions, groups, canaries, of_cpus, of_wheels, bypassed_ms, threads, .. } = storm;
     groups.into_iter().try_for_each(Group::end)?;
     stop.store(true, Relaxed);
     let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
@@ -192,8 +188,10 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     let off_ns_max = off_times(&status);
     let report = StormReport {
         seed,
+        is_wide,
         seconds,
         cpus,
+        threads,
         happened,
         processes,
         round_trips,
@@ -252,12 +250,12 @@ fn forks() -> Result<u64> {
 }
 
 /// Waits for a child for a limited time, and returns its exit code.
-fn wait(child: &mut Child) -> Result<Option<i32>> {
+fn wait(child: &mut Child, patience: Duration) -> Result<Option<i32>> {
     let start = Instant::now();
     loop {
         match child.try_wait()? {
             Some(status) => return Ok(status.code()),
-            None if start.elapsed() > PATIENCE * 3 => bail!("a process does not end"),
+            None if start.elapsed() > patience => bail!("a process does not end"),
             None => pause(50),
         }
     }
@@ -310,7 +308,8 @@ impl Storm {
         Ok(())
     }
 
-    fn all_is_well(&self, step: &str) -> Result<()> {
+    fn all_is_well(&mut self, step: &str) -> Result<()> {
+        self.threads = self.threads.max(self.groups.iter().map(Group::threads).sum());
         self.sessions.iter().try_for_each(Session::check)?;
         for policy in Status::read()?.unwrap_or_default().policies {
             let wrong = policy.counts.last_contract_violation.or(policy.last_unexpected_transition);
@@ -318,7 +317,7 @@ impl Storm {
         }
         let waits = self.canaries.each_ref().map(Canary::worst_ms);
         let worst_ms = waits.into_iter().max().unwrap_or_default();
-        let Self { wait_ms_max, bypassed_ms, .. } = self;
+        let Self { wait_ms_max, bypassed_ms, .. } = *self;
         if worst_ms > wait_ms_max + bypassed_ms {
             let policies = Status::read()?.unwrap_or_default().policies;
             let policies: Vec<_> = policies.into_iter().map(|policy| policy.policy).collect();

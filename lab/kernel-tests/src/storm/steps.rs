@@ -19,7 +19,7 @@ use nix::{
 use crate::{guest_tests::module_of, load::pause};
 
 use super::{
-    BOMB_PROCESSES, NICE, Storm, WEIGHTS, gone_or,
+    BOMB_PROCESSES, DAILY, Storm, gone_or,
     group::{Group, start_in},
     say, set_class, small, unload_unused, wait,
 };
@@ -77,7 +77,7 @@ impl Storm {
     fn nice(&mut self) -> Result<()> {
         for pid in self.some() {
             // SAFETY: it takes numbers, and gets at no memory of ours.
-            unsafe { libc::setpriority(libc::PRIO_PROCESS, pid as u32, self.rng.i32(NICE)) };
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, pid as u32, self.rng.i32(self.breadth.nice.clone())) };
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Storm {
 
     fn group_limits(&mut self) -> Result<()> {
         let group = self.group();
-        self.groups[group].set("cpu.weight", &self.rng.u32(WEIGHTS).to_string())?;
+        self.groups[group].set("cpu.weight", &self.rng.u32(self.breadth.weights.clone()).to_string())?;
         self.groups[group].set("cpu.max", &format!("{} 50000", self.rng.u32(10_000..100_000)))?;
         pause(100);
         self.groups[group].set("cpu.max", "max")
@@ -175,14 +175,14 @@ impl Storm {
 
     /// Processes that make more of themselves, as many as may be, until all are killed.
     fn fork_bomb(&mut self) -> Result<()> {
-        let bomb = Group::make("bomb")?;
+        let bomb = Group::make("bomb", self.breadth.patience)?;
         bomb.set("pids.max", &BOMB_PROCESSES.to_string())?;
-        bomb.set("cpu.weight", &WEIGHTS.start.to_string())?;
+        bomb.set("cpu.weight", &DAILY.weights.start.to_string())?;
         let mut first = start_in(&bomb, "sh", &["-c", "b() { b & b & wait; }; b 2>/dev/null"])?;
         bomb.must_say("populated 1")?;
         pause(150);
         bomb.end()?;
-        wait(&mut first).map(drop)
+        wait(&mut first, self.breadth.patience * 3).map(drop)
     }
 
     fn policy(&mut self) -> Result<&'static str> {

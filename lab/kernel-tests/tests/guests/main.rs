@@ -59,9 +59,10 @@ fn main() -> ExitCode {
         races::TESTS,
         hostile::TESTS,
     ];
-    let mut tests: Vec<&Test> = files.into_iter().flatten().chain(parallel::BY_HAND).chain(groups::BY_HAND).collect();
-    let by_hand: &[Test] = parallel::others(&tests).into_iter().chain(alarms::tests()).collect::<Vec<_>>().leak();
-    tests.extend(by_hand);
+    let by_hand = [parallel::BY_HAND, groups::BY_HAND];
+    let mut tests: Vec<&Test> = files.into_iter().chain(by_hand).flatten().collect();
+    let others: &[Test] = parallel::others(&tests).into_iter().chain(alarms::tests()).collect::<Vec<_>>().leak();
+    tests.extend(others);
     tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));
     // A test that is asked for by name is not left for another day.
     let tomorrow = if arguments.filter.is_some() { Vec::new() } else { turns::of_tomorrow(&tests) };
