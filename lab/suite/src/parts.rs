@@ -18,9 +18,15 @@ pub(crate) struct Part {
     pub(crate) is_alone: bool,
     /// It boots kernels.
     pub(crate) boots: bool,
-    /// It is cargo at work in `target`, whose lock keeps out every other cargo: beside one of these it would only wait.
-    pub(crate) is_cargo: bool,
+    /// The directory whose lock keeps out every other part that needs it: beside one of these it would only wait.
+    pub(crate) locks: Option<&'static str>,
 }
+
+/// Where cargo builds all that runs on this machine.
+const TARGET: &str = "target";
+
+/// Where modules are made, one project's at a time.
+const KERNEL: &str = "target/kernel";
 
 /// All tests in guests.
 const GUESTS: &str = "kernel-tests guests";
@@ -34,23 +40,32 @@ const BOOT: [&str; 5] = [GUESTS, "vm machine", "build modules", "cli reproduce",
 /// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
 const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 
-/// Test programs that have cargo build in `target`.
-const CARGO: [&str; 2] = ["cli own_policy", "cli silence"];
+/// Parts that need a directory for themselves, and which one.
+const LOCKS: [(&str, &str); 5] = [
+    ("cli own_policy", TARGET),
+    ("cli silence", TARGET),
+    ("build modules", KERNEL),
+    ("build refusals", KERNEL),
+    (MODULES, KERNEL),
+];
 
 /// Each of these takes minutes for what other tests show in parts: a run does one of them, and the other one has the next turn.
 const IN_TURNS: [&str; 2] = ["cli reproduce", "cli soak"];
 
 /// The longest of those that boot nothing, for a checkout in which nothing has been timed yet. They begin first.
-pub(crate) const LONGEST: [&str; 9] = [
+pub(crate) const LONGEST: [&str; 12] = [
+    "cli own_policy",
+    "lints",
     "build refusals",
     "build lib",
-    "lints",
-    "measure lib",
-    "documentation",
     "build new_project",
-    "cli own_policy",
-    "cli machines",
+    "documentation",
+    "lints without features",
+    "documentation tests",
+    "measure lib",
     "cli silence",
+    "unit tests of the kernel's Rust",
+    "check loads",
 ];
 
 impl Part {
@@ -62,7 +77,7 @@ impl Part {
             environment: Vec::new(),
             is_alone: false,
             boots: false,
-            is_cargo: false,
+            locks: None,
         }
     }
 
@@ -76,7 +91,7 @@ impl Part {
     }
 
     fn cargo(self) -> Self {
-        Self { is_cargo: true, ..self }
+        Self { locks: Some(TARGET), ..self }
     }
 }
 
@@ -160,7 +175,7 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
         environment: guests.environment.clone(),
         is_alone: false,
         boots: true,
-        is_cargo: false,
+        locks: lock_of(MODULES),
     });
     parts.extend(modules);
     parts.push(kernel_rust(root));
@@ -181,6 +196,10 @@ pub(crate) fn build_modules_once(parts: &mut [Part]) {
         let guests = parts.iter_mut().filter(|part| part.name == GUESTS);
         guests.for_each(|part| part.environment.push(("EKIDEN_PREPARED".into(), "1".into())));
     }
+}
+
+fn lock_of(part: &str) -> Option<&'static str> {
+    LOCKS.iter().find(|(name, _)| *name == part).map(|(_, directory)| *directory)
 }
 
 /// Removes the parts that run on another day than `turn`, which is a number of days or `all`. Returns their names.
@@ -223,7 +242,7 @@ fn program(root: &Path, line: &str) -> Option<Part> {
     part.directory = package.to_owned();
     part.is_alone = ALONE.contains(&name.as_str());
     part.boots = BOOT.contains(&name.as_str());
-    part.is_cargo = CARGO.contains(&name.as_str());
+    part.locks = lock_of(&name);
     Some(part)
 }
 
@@ -273,7 +292,8 @@ mod tests {
         let root = super::super::root().unwrap();
         let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
         let members: Vec<&Path> = manifest.split('"').skip(1).step_by(2).map(Path::new).collect();
-        for name in BOOT.iter().chain(&ALONE).chain(&CARGO).chain(&IN_TURNS) {
+        let locking = LOCKS.iter().map(|(name, _)| name).filter(|name| **name != MODULES);
+        for name in BOOT.iter().chain(&ALONE).chain(&IN_TURNS).chain(locking) {
             let (package, target) = name.split_once(' ').unwrap();
             let member = members.iter().find(|member| member.ends_with(package)).unwrap_or_else(|| panic!("{package}"));
             let tests = root.join(member).join("tests");

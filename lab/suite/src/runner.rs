@@ -100,8 +100,8 @@ impl Runner {
 
     /// Runs all parts: those that take longest first, but those that are alone last, in the order in which they come.
     pub(crate) fn run(&mut self, parts: Vec<Part>) {
-        let (alone, mut shared): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| part.is_alone);
-        shared.sort_by(|one, other| self.expected(other).total_cmp(&self.expected(one)));
+        let (alone, shared): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| part.is_alone);
+        let shared = longest_first(shared, |part| self.expected(part));
         let mut waiting: VecDeque<Part> = shared.into_iter().chain(alone).collect();
         let mut running: Vec<Running> = Vec::new();
         while !waiting.is_empty() || !running.is_empty() {
@@ -254,6 +254,26 @@ impl Runner {
     }
 }
 
+/// Those that take longest first. Parts that need the same lock run one after the other, so each of them counts with those that are left then:
+/// a run does not end with some of them while the other slot is empty.
+fn longest_first(mut parts: Vec<Part>, expected: impl Fn(&Part) -> f64) -> Vec<Part> {
+    parts.sort_by(|one, other| expected(other).total_cmp(&expected(one)));
+    let mut left: BTreeMap<&str, f64> = BTreeMap::new();
+    let until_the_end = |part: &Part| {
+        let seconds = expected(part);
+        part.locks.map_or(seconds, |lock| {
+            let of_lock = left.entry(lock).or_default();
+            *of_lock += seconds;
+            *of_lock
+        })
+    };
+    let mut seconds: Vec<f64> = parts.iter().rev().map(until_the_end).collect();
+    seconds.reverse();
+    let mut parts: Vec<(f64, Part)> = seconds.into_iter().zip(parts).collect();
+    parts.sort_by(|one, other| other.0.total_cmp(&one.0));
+    parts.into_iter().map(|(_, part)| part).collect()
+}
+
 /// The waiting part that can start beside the running ones. A part that runs alone is last, and waits until nothing runs.
 fn next_to_start(waiting: &VecDeque<Part>, running: &[&Part]) -> Option<usize> {
     if running.is_empty() {
@@ -262,8 +282,8 @@ fn next_to_start(waiting: &VecDeque<Part>, running: &[&Part]) -> Option<usize> {
     if running.len() == SLOTS || running.iter().any(|part| part.is_alone) {
         return None;
     }
-    let is_cargo_busy = running.iter().any(|part| part.is_cargo);
-    waiting.iter().position(|part| !(part.is_alone || part.is_cargo && is_cargo_busy))
+    let is_locked = |part: &Part| part.locks.is_some() && running.iter().any(|running| running.locks == part.locks);
+    waiting.iter().position(|part| !(part.is_alone || is_locked(part)))
 }
 
 /// What the file is called that keeps what a part prints.
@@ -361,19 +381,40 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_cargo_something_else_runs_and_no_second_cargo() {
+    fn beside_a_part_something_else_runs_and_none_that_needs_the_same_lock() {
         let parts = |names: &[&str]| -> VecDeque<Part> {
-            let part =
-                |name: &&str| Part { is_cargo: name.starts_with("cargo"), ..Part::new(Path::new("/"), name, "") };
+            let locks = |name: &str| ["cargo", "module"].into_iter().find(|lock| name.starts_with(lock));
+            let part = |name: &&str| Part { locks: locks(name), ..Part::new(Path::new("/"), name, "") };
             names.iter().map(part).collect()
         };
-        let (running, mut waiting) = (parts(&["cargo 1"]), parts(&["cargo 2", "test", "alone"]));
+        let (running, mut waiting) = (parts(&["cargo 1"]), parts(&["cargo 2", "test", "alone", "module 1"]));
         waiting[2].is_alone = true;
         assert_eq!(next_to_start(&waiting, &[]), Some(0));
         assert_eq!(next_to_start(&waiting, &[&running[0]]), Some(1));
         waiting.remove(1);
+        assert_eq!(next_to_start(&waiting, &[&running[0]]), Some(2));
+        let module = waiting.remove(2).unwrap();
         assert_eq!(next_to_start(&waiting, &[&running[0]]), None);
+        assert_eq!(next_to_start(&waiting, &[&module]), Some(0));
         assert_eq!(next_to_start(&waiting, &[&running[0], &running[0]]), None);
+    }
+
+    #[test]
+    fn parts_that_wait_for_each_other_begin_as_one_part_that_takes_as_long() {
+        let part = |(name, seconds, locks)| (seconds, Part { locks, ..Part::new(Path::new("/"), name, "") });
+        let all = [
+            ("short", 1.0, None),
+            ("cargo 3", 2.0, Some("cargo")),
+            ("long", 9.0, None),
+            ("cargo 1", 5.0, Some("cargo")),
+            ("module", 7.0, Some("module")),
+            ("cargo 2", 4.0, Some("cargo")),
+        ]
+        .map(part);
+        let seconds: BTreeMap<String, f64> = all.iter().map(|(seconds, part)| (part.name.clone(), *seconds)).collect();
+        let parts = longest_first(all.into_iter().map(|(_, part)| part).collect(), |part| seconds[&part.name]);
+        let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["cargo 1", "long", "module", "cargo 2", "cargo 3", "short"]);
     }
 
     #[test]
