@@ -49,8 +49,25 @@ const LOCKS: [(&str, &str); 5] = [
     (MODULES, KERNEL),
 ];
 
-/// Each of these takes minutes for what other tests show in parts: a run does one of them, and the other one has the next turn.
-const IN_TURNS: [&str; 2] = ["cli reproduce", "cli soak"];
+/// These take minutes for what other tests show in parts: a run does one line of them, which is some tests of a program or all of it, and the next
+/// line has the next turn.
+const IN_TURNS: [(&str, &[&str]); 3] = [
+    ("cli soak", &[]),
+    (
+        "cli reproduce",
+        &[
+            "a_pipe_wake_ups_and_lines_of_code_are_measured_beside_the_papers",
+            "threads_stay_on_one_of_eight_nodes_with_the_bug_and_nowhere_else_is_waste_found",
+        ],
+    ),
+    (
+        "cli reproduce",
+        &[
+            "waits_of_workers_are_measured_with_hints_and_without_and_under_the_kernels_own",
+            "waits_of_wrk_are_counted_under_the_kernels_own_scheduler_and_under_wfq",
+        ],
+    ),
+];
 
 /// The longest of those that boot nothing, for a checkout in which nothing has been timed yet. They begin first.
 pub(crate) const LONGEST: [&str; 12] = [
@@ -202,17 +219,19 @@ fn lock_of(part: &str) -> Option<&'static str> {
     LOCKS.iter().find(|(name, _)| *name == part).map(|(_, directory)| *directory)
 }
 
-/// Removes the parts that run on another day than `turn`, which is a number of days or `all`. Returns their names.
+/// Removes what runs on another day than `turn`, which is a number of days or `all`. Returns its names.
 pub(crate) fn leave_for_other_days(parts: &mut Vec<Part>, turn: &str) -> Result<Vec<String>> {
     if turn == "all" {
         return Ok(Vec::new());
     }
     let day: usize = turn.parse().with_context(|| format!("EKIDEN_TURN={turn} is neither a number of days nor all"))?;
-    let is_left =
-        |part: &Part| IN_TURNS.iter().position(|name| *name == part.name).is_some_and(|at| at != day % IN_TURNS.len());
-    let (left, todays) = std::mem::take(parts).into_iter().partition::<Vec<Part>, _>(is_left);
-    *parts = todays;
-    Ok(left.into_iter().map(|part| part.name).collect())
+    let (todays, tests) = IN_TURNS[day % IN_TURNS.len()];
+    parts.retain(|part| part.name == todays || IN_TURNS.iter().all(|(name, _)| *name != part.name));
+    parts.iter_mut().filter(|part| part.name == todays).for_each(|part| {
+        part.command.extend(tests.iter().map(|test| (*test).to_owned()));
+    });
+    let left = IN_TURNS.iter().filter(|line| **line != (todays, tests));
+    Ok(left.map(|(name, tests)| [&[*name], *tests].concat().join(" ")).collect())
 }
 
 /// A test program, from a line that cargo prints.
@@ -276,15 +295,38 @@ mod tests {
     fn each_day_has_another_turn_and_all_have_one() {
         let of = |turn: &str| {
             let mut parts: Vec<Part> =
-                [GUESTS, "cli soak", "cli reproduce"].map(|name| Part::new(Path::new("/"), name, "")).into();
+                [GUESTS, "cli soak", "cli reproduce"].map(|name| Part::new(Path::new("/"), name, "a")).into();
             let left = leave_for_other_days(&mut parts, turn).unwrap();
-            (parts.into_iter().map(|part| part.name).collect::<Vec<_>>(), left)
+            let run = parts.into_iter().map(|part| (part.name, part.command[1..].to_vec()));
+            (run.collect::<Vec<_>>(), left)
         };
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert_eq!(of("20000"), (names(&[GUESTS, "cli reproduce"]), names(&["cli soak"])));
-        assert_eq!(of("20001"), (names(&[GUESTS, "cli soak"]), names(&["cli reproduce"])));
-        assert_eq!(of("all").1, names(&[]));
+        let guests = || (GUESTS.to_owned(), Vec::new());
+        for (day, (name, tests)) in IN_TURNS.iter().enumerate() {
+            let (run, left) = of(&(30_000 + day).to_string());
+            let tests: Vec<String> = tests.iter().map(|test| (*test).to_owned()).collect();
+            assert_eq!(run, [guests(), ((*name).to_owned(), tests.clone())]);
+            assert_eq!(left.len(), IN_TURNS.len() - 1);
+            assert!(left.iter().all(|left| *left != [vec![(*name).to_owned()], tests.clone()].concat().join(" ")));
+        }
+        let (run, left) = of("all");
+        assert_eq!((run.len(), left), (3, vec![]));
+        assert!(run.iter().all(|(_, tests)| tests.is_empty()));
         assert!(leave_for_other_days(&mut Vec::new(), "some").is_err());
+    }
+
+    #[test]
+    fn each_test_of_a_program_in_turns_has_one() {
+        let root = super::super::root().unwrap();
+        for (name, _) in IN_TURNS.iter().filter(|(_, tests)| !tests.is_empty()) {
+            let source = std::fs::read_to_string(root.join(name.replace(' ', "/tests/") + ".rs")).unwrap();
+            let tests = source.split("#[test]\nfn ").skip(1).map(|test| test.split('(').next().unwrap());
+            let mut of_source: Vec<&str> = tests.collect();
+            let lines = IN_TURNS.iter().filter(|(other, _)| other == name);
+            let mut in_turns: Vec<&str> = lines.flat_map(|(_, tests)| tests.iter().copied()).collect();
+            of_source.sort_unstable();
+            in_turns.sort_unstable();
+            assert_eq!(of_source, in_turns, "{name}");
+        }
     }
 
     #[test]
@@ -292,8 +334,9 @@ mod tests {
         let root = super::super::root().unwrap();
         let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
         let members: Vec<&Path> = manifest.split('"').skip(1).step_by(2).map(Path::new).collect();
+        let in_turns = IN_TURNS.iter().map(|(name, _)| name);
         let locking = LOCKS.iter().map(|(name, _)| name).filter(|name| **name != MODULES);
-        for name in BOOT.iter().chain(&ALONE).chain(&IN_TURNS).chain(locking) {
+        for name in BOOT.iter().chain(&ALONE).chain(in_turns).chain(locking) {
             let (package, target) = name.split_once(' ').unwrap();
             let member = members.iter().find(|member| member.ends_with(package)).unwrap_or_else(|| panic!("{package}"));
             let tests = root.join(member).join("tests");
