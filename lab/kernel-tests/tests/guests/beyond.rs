@@ -10,10 +10,10 @@ use crate::{
 
 tests! {
     Machine::Calm => {
-        15 a_user_who_fills_the_task_table_takes_no_cpu_from_others,
+        12 a_user_who_fills_the_task_table_takes_no_cpu_from_others,
     }
     Machine::Roomy => {
-        68 no_task_of_a_crowd_waits_longer_because_the_table_has_no_room,
+        48 no_task_of_a_crowd_waits_longer_because_the_table_has_no_room,
     }
 }
 

@@ -13,9 +13,9 @@ use serde_json::json;
 
 tests! {
     Machine::Calm => {
-        7 tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed,
-        6 a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs,
-        7 a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy,
+        8 tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed,
+        4 a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs,
+        5 a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy,
     }
 }
 

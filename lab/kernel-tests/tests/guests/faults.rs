@@ -9,14 +9,14 @@ use serde_json::Value;
 
 tests! {
     Machine::Newest(1) => {
-        25 every_fault_of_the_list_is_contained_on_one_cpu,
+        7 every_fault_of_the_list_is_contained_on_one_cpu,
     }
     // Without fair turns, one CPU had all of them for twelve seconds where a policy has timers expire all the time.
     Machine::Crowded => {
-        16 every_fault_of_the_list_is_contained_on_two_cpus,
+        13 every_fault_of_the_list_is_contained_on_two_cpus,
     }
     Machine::Storm => {
-        54 every_fault_of_the_list_is_contained_on_four_cpus,
+        65 every_fault_of_the_list_is_contained_on_four_cpus,
     }
 }
 
@@ -30,7 +30,7 @@ const PARTS: usize = 6;
 const THIRDS: usize = 3;
 
 /// The part of the day of `faults` that can happen on this many CPUs, where each CPU has its turns: there, what asks for too much is taken out, and
-/// not only held back. In six days all are done, and `EKIDEN_TURN=all`, as `ekiden faults --vm`, does all.
+/// not only held back. In six of its turns all are done, and `EKIDEN_TURN=all`, as `ekiden faults --vm`, does all.
 fn all_are_named(guest: &TestGuest, faults: usize, after: usize) {
     let parts = of_today(PARTS, after).into_iter();
     let reports: Vec<_> = parts.flat_map(|part| third_is_contained(guest, faults, part % 2 == 0, part / 2)).collect();

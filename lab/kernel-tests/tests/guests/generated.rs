@@ -14,10 +14,10 @@ use crate::{
 
 tests! {
     Machine::Newest(1) => {
-        22 generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu,
+        15 generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu,
     }
     Machine::Newest(4) => {
-        46 generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus,
+        34 generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus,
     }
 }
 

@@ -12,8 +12,8 @@ use crate::{
 
 tests! {
     Machine::Newest(2) => {
-        18 loads_and_programs_in_other_languages_talk_to_their_policy,
-        4 what_a_policy_counts_itself_outlives_upgrades_and_the_module_that_named_it,
+        14 loads_and_programs_in_other_languages_talk_to_their_policy,
+        3 what_a_policy_counts_itself_outlives_upgrades_and_the_module_that_named_it,
     }
 }
 

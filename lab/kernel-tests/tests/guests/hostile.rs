@@ -10,13 +10,13 @@ use crate::{
 
 tests! {
     Machine::Newest(4) => {
-        384 policies_live_beside_a_hostile_neighbour,
+        25 policies_live_beside_a_hostile_neighbour,
     }
     Machine::Parallel(4) => {
-        244 in_parallel_policies_live_beside_a_hostile_neighbour,
+        20 in_parallel_policies_live_beside_a_hostile_neighbour,
     }
     Machine::Checked => {
-        39 the_device_lives_through_whatever_it_is_asked,
+        27 the_device_lives_through_whatever_it_is_asked,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
 
 tests! {
     Machine::Exact => {
-        21 a_round_trip_takes_as_many_instructions_as_the_table_says,
+        15 a_round_trip_takes_as_many_instructions_as_the_table_says,
     }
 }
 

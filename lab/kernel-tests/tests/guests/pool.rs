@@ -7,7 +7,10 @@ use std::{
     time::Instant,
 };
 
-use crate::test_guest::{Machine, TestGuest};
+use crate::{
+    test_guest::{Machine, TestGuest},
+    turns,
+};
 
 /// How often a test may run again because of its emulator or its kernel.
 const OUTSIDE_FAULTS_MAX: usize = 5;
@@ -61,6 +64,7 @@ impl Pool {
         let guest = panic::catch_unwind(AssertUnwindSafe(|| self.take(test.machine))).map_err(words)?;
         let booted = start.elapsed();
         let before = guest.processor_seconds();
+        turns::begin(test.name);
         let result = panic::catch_unwind(AssertUnwindSafe(|| (test.run)(&guest))).map_err(words);
         println!(
             "time: {} {:.1} s, {:.1} s of a processor, {:.1} s until its guest was there",

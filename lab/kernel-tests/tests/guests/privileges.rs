@@ -11,14 +11,14 @@ use crate::{
 tests! {
     Machine::Newest(2) => {
         2 root_of_a_container_that_has_the_device_controls_nothing,
-        3 who_may_choose_a_policy_is_up_to_root,
+        2 who_may_choose_a_policy_is_up_to_root,
         2 the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy,
         1 a_scheduler_that_makes_up_a_task_gets_none,
         1 the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it,
     }
     // Without fair turns, a CPU had none for five seconds in 2 of 240 faults.
     Machine::Crowded => {
-        36 a_policy_that_panics_ends_alone_while_every_return_is_traced,
+        26 a_policy_that_panics_ends_alone_while_every_return_is_traced,
     }
 }
 

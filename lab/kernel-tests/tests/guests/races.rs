@@ -7,11 +7,11 @@ use crate::{
 
 tests! {
     Machine::Newest(4) => {
-        25 a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere,
-        42 all_leaves_while_timers_start_each_other,
+        16 a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere,
+        25 all_leaves_while_timers_start_each_other,
     }
     Machine::Parallel(4) => {
-        13 in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere,
+        14 in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere,
         78 in_parallel_all_leaves_while_timers_start_each_other,
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 
 tests! {
     Machine::Storm => {
-        305 policies_live_through_a_storm_of_everything_at_once,
+        280 policies_live_through_a_storm_of_everything_at_once,
     }
 }
 

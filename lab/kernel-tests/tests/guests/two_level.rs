@@ -9,7 +9,7 @@ use crate::{
 
 tests! {
     Machine::Newest(8) => {
-        27 a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more,
+        14 a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more,
     }
 }
 
