@@ -243,6 +243,7 @@ impl Instance {
     }
 
     #[cold]
+    #[inline(never)]
     fn take_dropped_slow(self) -> Option<RawToken> {
         DROPPED.take(self)
     }

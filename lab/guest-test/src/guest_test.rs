@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
-use crate::{Panics, Part};
+use crate::{Panics, Part, StormOfAll};
 
 /// A guest test, and how much of it.
 #[derive(Clone, Debug, PartialEq, Subcommand, Serialize, Deserialize)]
@@ -136,20 +136,7 @@ pub enum GuestTest {
         group: PathBuf,
     },
     /// Everything that happens to tasks, CPUs and policies, all at once, under stress-ng.
-    AllAtOnce {
-        /// For how long, by the guest's clock.
-        #[arg(long)]
-        seconds: u64,
-        /// What happens when.
-        #[arg(long)]
-        seed: u64,
-        /// A thousand threads, of all nice values and in groups of all weights.
-        #[arg(long = "wide")]
-        is_wide: bool,
-        /// How long a thread may have no CPU that wants one, in milliseconds.
-        #[arg(long)]
-        wait_ms_max: u64,
-    },
+    AllAtOnce(StormOfAll),
     /// What this machine answers to things that cannot work.
     Refusals,
     /// Lets policies take over from each other under load, again and again.

@@ -78,6 +78,23 @@ impl Arguments {
     }
 }
 
+/// A storm of everything that happens to tasks, CPUs and policies.
+#[derive(Args, Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StormOfAll {
+    /// For how long, by the guest's clock.
+    #[arg(long)]
+    pub seconds: u64,
+    /// What happens when.
+    #[arg(long)]
+    pub seed: u64,
+    /// A thousand threads, of all nice values and in groups of all weights.
+    #[arg(long = "wide")]
+    pub is_wide: bool,
+    /// How long a thread may have no CPU that wants one, in milliseconds.
+    #[arg(long)]
+    pub wait_ms_max: u64,
+}
+
 /// Calls that are to panic.
 #[derive(Args, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Panics {

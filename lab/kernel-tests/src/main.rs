@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
             | GuestTest::AgentHolds { .. }
             | GuestTest::List { .. }
             | GuestTest::Generated { .. }
-            | GuestTest::AllAtOnce { .. }
+            | GuestTest::AllAtOnce(_)
             | GuestTest::Affinities { .. }
             | GuestTest::LastTimers { .. }
             | GuestTest::Beside { .. }
@@ -94,9 +94,7 @@ fn main() -> anyhow::Result<()> {
         GuestTest::DeviceAsks { seed, number, user } => requests::asks(seed, number, user),
         GuestTest::VictimWorks { group } => victim::works(&group),
         GuestTest::NeighbourLives { seed, group } => neighbour::lives(seed, &group),
-        GuestTest::AllAtOnce { seconds, seed, is_wide, wait_ms_max } => {
-            storm::storm_of_all(modules, seconds, seed, is_wide, wait_ms_max)
-        }
+        GuestTest::AllAtOnce(asked) => storm::storm_of_all(modules, asked),
         GuestTest::Refusals => guest_tests::refusals(modules),
         GuestTest::Upgrades { rounds, patience_us, policies } => {
             upgrades::upgrades(modules, rounds, patience_us, &policies)

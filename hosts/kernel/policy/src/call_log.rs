@@ -16,8 +16,8 @@ use crate::{HOST, here};
 const PAGE: usize = 4096;
 
 static CALL_LOG: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// Records of a ring.
-static RECORDS: AtomicUsize = AtomicUsize::new(0);
+/// One less than the records of a ring, which are a power of two.
+static LAST_RECORD: AtomicUsize = AtomicUsize::new(0);
 static INSTANCE: AtomicU32 = AtomicU32::new(0);
 /// Whether times are of the processor's counter.
 static TICKS: AtomicBool = AtomicBool::new(false);
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn run(args: *const CallLogArgs, what: u32) {
     // SAFETY: `args` are good for the call.
     let args = unsafe { &*args };
     CALL_LOG.store(args.base, Relaxed);
-    RECORDS.store(args.records, Relaxed);
+    LAST_RECORD.store(args.records.saturating_sub(1), Relaxed);
     TICKS.store(args.ticks_khz != 0, Relaxed);
     INSTANCE.store(args.instance, Relaxed);
     #[cfg(not(target_os = "none"))]
@@ -67,7 +67,7 @@ pub(crate) fn pause(cpu: u32, work: impl FnOnce()) {
 
 /// Where a CPU records; null without a call log.
 fn place_of(cpu: u32) -> *mut u8 {
-    let stride = PAGE + RECORDS.load(Relaxed) * size_of::<Record>();
+    let stride = PAGE + (LAST_RECORD.load(Relaxed) + 1) * size_of::<Record>();
     let call_log = CALL_LOG.load(Relaxed);
     // The call log has as many places as there are CPUs.
     if call_log.is_null() { call_log } else { call_log.wrapping_add(cpu as usize * stride) }
@@ -81,21 +81,25 @@ fn place_of(cpu: u32) -> *mut u8 {
 /// or no call is under way.
 #[inline]
 unsafe fn call_writer<'a>(place: NonNull<u8>) -> CallWriter<'a> {
-    let records = RECORDS.load(Relaxed);
+    let last = LAST_RECORD.load(Relaxed);
     // SAFETY: only this CPU writes there; the call log is laid out so, and aligned to pages. A process that has it mapped only reads. A place is
-    // told to a CPU after the number of records, which is not 0.
+    // told to a CPU after the number of records.
     unsafe {
-        hint::assert_unchecked(records > 0);
+        hint::assert_unchecked(last < usize::MAX);
         let ring = place.as_ptr().add(PAGE).cast::<Record>();
-        CallWriter::new(place.cast::<RingHeader>().as_mut(), slice::from_raw_parts_mut(ring, records))
+        CallWriter::new(place.cast::<RingHeader>().as_mut(), slice::from_raw_parts_mut(ring, last + 1))
     }
 }
 
 #[inline]
 fn time() -> u64 {
-    if TICKS.load(Relaxed) {
-        return here::ticks();
-    }
+    if TICKS.load(Relaxed) { here::ticks() } else { clock() }
+}
+
+/// The time by the kernel's clock, where the processor's counter is not what that is made of.
+#[cold]
+#[inline(never)]
+fn clock() -> u64 {
     // SAFETY: set before the first call, to a table that outlives the instance; callable in any context.
     unsafe { ((*HOST.load(Relaxed)).now_ns)() }
 }

@@ -22,6 +22,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use ekiden_guest_test::StormOfAll;
 use ekiden_loader::{Beside, CallLog, Config, Session, Status, dump, header, loaded, unload, unload_all};
 use ekiden_recording::Header;
 use serde::Serialize;
@@ -103,8 +104,9 @@ pub(crate) fn off_times(status: &Status) -> BTreeMap<String, u64> {
     status.off_ns_max.clone().into_iter().chain(stop).collect()
 }
 
-/// Runs the storm for `seconds` of the guest's time. A seed repeats the steps and their order. A wide one has a thousand threads of all weights.
-pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, is_wide: bool, wait_ms_max: u64) -> Result<()> {
+/// Runs the storm that is asked for. A seed repeats the steps and their order.
+pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
+    let StormOfAll { seconds, seed, is_wide, wait_ms_max } = asked;
     let breadth = if is_wide { &WIDE } else { &DAILY };
     ensure!(fs::exists("/bin/stress-ng")?, "there is no stress-ng in this guest");
     be_real_time()?;
