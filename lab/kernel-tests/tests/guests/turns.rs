@@ -67,7 +67,7 @@ thread_local! {
     static DAYS: Cell<usize> = const { Cell::new(1) };
 }
 
-/// From here on this thread runs that test. What it does goes on at its own next turn, whose day may have another number than the next.
+/// From here on this thread runs that test. What it does in parts, it continues at its own next turn, which is not always the next day.
 pub(crate) fn begin(test: &str) {
     DAYS.set(days_to_next(test));
 }
@@ -105,7 +105,7 @@ pub(crate) fn of_other_days(tests: &[&Test]) -> Vec<&'static str> {
     others.into_iter().collect()
 }
 
-/// Checks that each test has its turn, and in it each policy: within sixty of its own turns, of which there may be fewer than of days.
+/// Checks that each test runs at sixty turns of its own, one after the other, and that these are enough for each policy, however many run at a turn.
 pub(crate) fn each_test_has_its_turn_and_each_policy_has_one_in_it() {
     const TURNS: usize = 60;
     for test in IN_TURNS.iter().copied().flatten() {
