@@ -19,7 +19,7 @@ tests! {
         11 in_parallel_a_panic_in_each_call_ends_only_the_policy,
         11 in_parallel_policies_take_over_from_each_other,
         26 in_parallel_modules_load_run_and_unload,
-        74 in_parallel_policies_live_through_a_storm,
+        127 in_parallel_policies_live_through_a_storm,
         13 in_parallel_what_policies_did_is_replayed,
         14 in_parallel_a_policy_that_panics_goes_alone,
         10 in_parallel_several_policies_come_and_go,
