@@ -21,7 +21,7 @@ fn ticks_of(beyond: u32, others: u32) -> u32 {
 impl<P: Policy> Engine<P> {
     /// How many tasks there are that the table has no room for.
     pub fn beyond(&self) -> u32 {
-        self.beyond.load(Relaxed)
+        self.unasked.load(Relaxed) as u32
     }
 
     /// Whether there are any.
@@ -30,18 +30,24 @@ impl<P: Policy> Engine<P> {
         self.beyond() != 0
     }
 
+    /// Whether there are any, or tasks that are owed a turn. It is looked at in each search for work.
+    #[inline]
+    pub(crate) fn any_unasked(&self) -> bool {
+        self.unasked.load(Relaxed) != 0
+    }
+
     /// There was room for a task, or not.
     pub(crate) fn note_beyond(&self, init: &Event, is_in: bool) {
         match (init.flags & init_flags::AGAIN != 0, is_in) {
             (true, true) => self.one_less(),
-            (false, false) => _ = self.beyond.fetch_add(1, Relaxed),
+            (false, false) => _ = self.unasked.fetch_add(1, Relaxed),
             _ => {}
         }
     }
 
     fn one_less(&self) {
         // A host that says it too often is wrong, and not worth a panic.
-        let _ = self.beyond.fetch_update(Relaxed, Relaxed, |tasks| tasks.checked_sub(1));
+        let _ = self.unasked.fetch_update(Relaxed, Relaxed, |tasks| (tasks as u32 != 0).then(|| tasks - 1));
     }
 
     /// Something happened to one of them.

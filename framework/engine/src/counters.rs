@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::due::Due;
 use crate::idle_notifications::IdleKnown;
 use crate::order::Published;
 use crate::pace::Pace;
@@ -96,6 +97,8 @@ pub(crate) struct Cpu {
     /// How much of a turn tasks beyond the table have saved up, and whether they have one.
     pub(crate) beyond_credit: AtomicU32,
     pub(crate) beyond_turn: AtomicBool,
+    /// The tasks that it owes a turn.
+    pub(crate) due: Due,
 }
 
 impl Cpu {

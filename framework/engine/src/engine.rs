@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 use ekiden::{Call, Calls, CpuId, Group, TaskId};
 use ekiden_host::Policy;
@@ -45,8 +45,9 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) idle: Arc<IdleCpus>,
     pub(crate) late: Late,
     pub(crate) cpus: Vec<Cpu>,
-    /// How many tasks there is no room for, and which scan has counted those that wait.
-    pub(crate) beyond: AtomicU32,
+    /// Tasks that run without their policy being asked: in the lower half how many there is no room for, in the upper how many are owed a turn.
+    pub(crate) unasked: AtomicU64,
+    /// The newest scan, which counts the tasks that wait.
     pub(crate) scan: AtomicU32,
     /// No policy is left.
     pub(crate) faulted: AtomicBool,
@@ -91,7 +92,7 @@ impl<P: Policy> Engine<P> {
             idle,
             late: Late::default(),
             cpus,
-            beyond: AtomicU32::new(0),
+            unasked: AtomicU64::new(0),
             scan: AtomicU32::new(0),
             faulted: AtomicBool::new(false),
         };
@@ -248,6 +249,7 @@ impl<P: Policy> Engine<P> {
             TICK => self.with_task(handling, |engine, handling, task, entry| {
                 Counters::count(&engine.cpu(handling.event.cpu).ticks_heard);
                 engine.tick_beyond(handling);
+                engine.tick_due(handling);
                 if engine.groups.is_active() && engine.ticks_in_group(handling, task, entry) {
                     handling.outcome.kicks.add(handling.event.cpu);
                 }

@@ -14,6 +14,7 @@ mod beyond;
 mod calls;
 mod coming;
 mod counters;
+mod due;
 mod engine;
 mod fault;
 pub mod groups;

@@ -61,7 +61,7 @@ impl<P: Policy> Engine<P> {
                 }
             }
         }
-        if self.any_beyond() && self.runs_beyond(&mut handling.rare()) {
+        if self.any_unasked() && (self.runs_due(&mut handling.rare()) || self.runs_beyond(&mut handling.rare())) {
             return;
         }
         if !SINGLE {
@@ -404,6 +404,9 @@ impl<P: Policy> Engine<P> {
         Counters::count(&self.counters(handling.event.cpu, self.policy_slot_of::<false>(entry.state())).refusals);
         let reason = RefusalReason::from_number(handling.event.args[0] as u32);
         let (seen, by) = (entry.state(), handling.event.args[1]);
+        if seen.phase() == Phase::New {
+            return self.refused_unheard(handling, task, entry, seen);
+        }
         // Enqueued again since it was picked, by a change of its affinity: its policy has the new token.
         let is_overtaken = by != 0 && (seen.phase() != Phase::Running || u64::from(seen.cpu()) + 1 != by);
         if !is_overtaken {
@@ -411,6 +414,23 @@ impl<P: Policy> Engine<P> {
         }
         // It is the kernel's idea that the task is there: that CPU may be idle, and the policy thinks that it was asked.
         handling.outcome.kicks.add(handling.event.cpu);
+    }
+
+    /// A task of which its policy has not heard, because it had a turn without it or has changed its policy since it was picked, does not run after
+    /// all. Nobody has a token of it.
+    #[cold]
+    fn refused_unheard(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, seen: State) {
+        let cpu = handling.event.cpu;
+        self.transit(cpu, entry, seen, Transition::Refuse);
+        let state = seen.issue(Phase::Ready, cpu);
+        // If that fails, the kernel has put it on its queue anew.
+        if entry.try_state(seen, state) {
+            if self.groups.is_active() {
+                self.wants_to_run(task, entry);
+            }
+            self.hand_token(handling, Call::TaskNew, task, entry, state, 0);
+        }
+        handling.outcome.kicks.add(cpu);
     }
 
     /// A task that was picked does not run after all, and waits on `cpu` again.

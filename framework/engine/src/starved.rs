@@ -12,7 +12,12 @@ use crate::fault::Fault;
 /// that one is due.
 const TURN_MS: u64 = 25;
 
-/// However many they are and whatever they weigh, sched_ext gives no task more than thirty seconds, and would end all policies.
+/// A task whose fair share explains a longer wait is owed a turn by its CPU after that time, in milliseconds, so that it has had one or two before
+/// RCU complains of a task that has not left a read section, after 21 seconds.
+const TURN_AFTER_MS: u32 = 10_000;
+
+/// However many they are and whatever they weigh, sched_ext gives no task more than thirty seconds, and would end all policies. A task comes so far
+/// only if its CPU owes turns to more tasks than it can give them to.
 const DUE_MS_MAX: u64 = 25_000;
 
 /// How much longer a task may wait for a CPU that is away, in percent of the usual time: sched_ext's own watchdog is a task, too, which looks
@@ -56,6 +61,11 @@ impl Scan {
     fn most_of(self, weight: u32, load: u64) -> u32 {
         let due_ms = (TURN_MS * load / u64::from(weight.max(1))).min(DUE_MS_MAX) as u32;
         self.most.max(due_ms / self.apart_ms.max(1))
+    }
+
+    /// How many must have seen a task wait that may wait for longer, for it to be owed a turn.
+    fn turn_after(self) -> u32 {
+        self.most.max(TURN_AFTER_MS / self.apart_ms.max(1))
     }
 }
 
@@ -165,6 +175,9 @@ impl<P: Policy> Engine<P> {
                 here.presence.look(scan, self.idle.contains(view.state.cpu()), || here.heard());
             }
             let most = scan.most_of(view.weight, here.demand.load(scan.number));
+            if most > scan.turn_after() && waits >= scan.turn_after() {
+                self.owe_turn(handling, view.id, view.state.cpu());
+            }
             if waits >= most
                 && (waits - here.presence.away_in(waits) >= most
                     || waits >= scan.most.saturating_mul(AWAY_PERCENT) / 100)

@@ -116,6 +116,8 @@ pub const TRANSITIONS: &[(Phase, Transition, Phase)] = &[
     (Phase::Ready, Transition::Pick, Phase::Running),
     (Phase::ReadyByTick, Transition::Pick, Phase::Running),
     (Phase::Running, Transition::Refuse, Phase::Ready),
+    // It has had a turn without its policy, or another policy since it was picked.
+    (Phase::New, Transition::Refuse, Phase::Ready),
     (Phase::Running, Transition::Block, Phase::Blocked),
     (Phase::Ready, Transition::Block, Phase::Blocked),
     (Phase::ReadyByTick, Transition::Block, Phase::Blocked),

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::{CpuId, CpuMask, Env, Scheduler, TaskId, Topology};
+use ekiden::{CpuId, CpuMask, Env, RefusalReason, Scheduler, TaskId, Topology};
 use ekiden_engine::{
     CONTRACT_VIOLATIONS_ALLOWED, Checks, ContractViolationKind, Engine, EngineHost, IdleCpus, Phase, Scan, State,
     TRANSITIONS, Transition,
@@ -498,6 +498,100 @@ fn a_task_of_little_weight_may_wait_for_its_fair_share() {
     }
 }
 
+/// One task runs on CPU 0, and the others, of so little weight that they may wait for very long beside it, have waited there for ten seconds.
+fn owed_turns<const N: usize>(bench: &Bench) -> (TaskId, [TaskId; N]) {
+    let runs = bench.task(0);
+    let nice =
+        |task, nice: i64| _ = bench.event(Event { task, args: [nice as u64, 0], ..Event::new(EventKind::Nice, 0) });
+    nice(runs, -20);
+    bench.enqueue(0, runs);
+    bench.pick(0);
+    let light = core::array::from_fn(|name| {
+        let task = bench.task(1 + name as u64);
+        nice(task, 19);
+        bench.enqueue(0, task);
+        task
+    });
+    for number in 1..=101 {
+        let (scan, mut outcome) = (Scan { number, most: 80, apart_ms: 100, hears_ticks: false }, Outcome::default());
+        bench.engine.find_starved(scan, 0, TASKS, &mut outcome);
+        assert_eq!(outcome.status, Status::Done as i32, "scan {number}");
+        // They were first seen in scan 1.
+        assert_eq!(
+            outcome.kicks.iter().collect::<Vec<_>>(),
+            if number == 101 { vec![0] } else { vec![] },
+            "scan {number}"
+        );
+    }
+    (runs, light)
+}
+
+fn gives_way(bench: &Bench, task: TaskId) -> Outcome {
+    let outcome = bench.about(EventKind::Pick, 0, task, pick_flags::PREV_RUNNABLE);
+    if outcome.status == Status::Run as i32 {
+        bench.about(EventKind::Enqueue, 0, task, 0);
+    }
+    outcome
+}
+
+#[test]
+fn tasks_that_would_wait_for_longer_than_the_kernel_bears_have_turns_without_their_policy() {
+    let bench = Bench::new::<Wfq>();
+    let (runs, light) = owed_turns::<3>(&bench);
+    let mut had = Vec::new();
+    let mut last = runs;
+    while had.len() < 3 {
+        assert!(tick(&bench, last, 0).kicks.iter().any(|cpu| cpu == 0));
+        let outcome = gives_way(&bench, last);
+        assert_eq!((outcome.status, outcome.slice_ns), (Status::Run as i32, 4_000_000));
+        // It is as if it had left the policy.
+        assert_eq!(bench.phase(outcome.task), Some(Phase::New));
+        had.push(outcome.task);
+        last = outcome.task;
+        if had.len() < 3 {
+            // The next one is the policy's, though more are owed a turn.
+            last = gives_way(&bench, last).task;
+            assert!(bench.phase(last) == Some(Phase::Running), "{last:?} after {had:?}");
+        }
+    }
+    had.sort_unstable_by_key(|task| task.slot);
+    assert_eq!(had, light);
+    // Nobody is owed one any more, and all four are the policy's.
+    assert!(tick(&bench, last, 0).kicks.is_empty());
+    let mut picked = [gives_way(&bench, last).task].to_vec();
+    picked.extend((0..3).map(|_| bench.pick(0).task));
+    picked.sort_unstable_by_key(|task| task.slot);
+    assert_eq!(picked, [&[runs][..], &light].concat());
+    assert_eq!(bench.engine.totals().unexpected_transitions, 0);
+    assert_eq!(bench.engine.contract_violations().0, 0);
+}
+
+#[test]
+fn a_task_that_has_left_moved_or_slept_is_owed_no_turn() {
+    let bench = Bench::new::<Fifo>();
+    let (runs, [left, moved, slept]) = owed_turns::<3>(&bench);
+    bench.about(EventKind::Enqueue, 1, moved, 0);
+    bench.about(EventKind::Block, 0, slept, 0);
+    bench.about(EventKind::TaskDisable, 0, left, 0);
+    assert_eq!(gives_way(&bench, runs).status, Status::KeepPrevious as i32);
+    assert!(tick(&bench, runs, 0).kicks.is_empty());
+    assert_eq!(bench.pick(1).task, moved);
+}
+
+/// Its affinity has changed since it was chosen, and it waits elsewhere in the kernel.
+#[test]
+fn a_turn_that_cannot_be_taken_brings_the_task_back_to_its_policy() {
+    let bench = Bench::new::<Fifo>();
+    let (runs, [light]) = owed_turns::<1>(&bench);
+    assert_eq!(gives_way(&bench, runs).task, light);
+    let args = [RefusalReason::NotAllowed as u64, 1];
+    let refused = bench.event(Event { task: light, args, ..Event::new(EventKind::PickRefused, 1) });
+    assert_eq!(refused.kicks.iter().collect::<Vec<_>>(), [1]);
+    assert_eq!(bench.phase(light), Some(Phase::Ready));
+    assert_eq!((bench.pick(1).task, bench.pick(0).task), (light, runs));
+    assert_eq!(bench.engine.totals().unexpected_transitions, 0);
+}
+
 /// A user with very many tasks that wait for one CPU could otherwise have the policy of all users taken out at will.
 #[test]
 fn a_task_in_a_crowd_may_wait_until_each_could_have_had_a_turn() {
@@ -729,9 +823,11 @@ fn unexpected(bench: &Bench) -> Vec<String> {
     let refuse = |task| bench.event(Event { task, args: [4, 0], ..Event::new(EventKind::PickRefused, 0) });
     let task = bench.task(1);
     let mut reports = vec![last()];
+    bench.enqueue(0, task);
+    bench.pick(0);
+    bench.about(EventKind::Block, 0, task, 0);
     refuse(task);
     reports.push(last());
-    bench.enqueue(0, task);
     bench.about(EventKind::TaskEnable, 0, task, 0);
     reports.push(last());
     reports.into_iter().flatten().collect()
@@ -742,7 +838,7 @@ fn a_transition_that_nobody_expects_is_named_with_event_state_and_task() {
     let bench = Bench::new::<Fifo>();
     let reports = unexpected(&bench);
     expect![[r#"
-        refuse of a task that is new (PID 101, CPU 0)
+        refuse of a task that is blocked (PID 101, CPU 0)
         enable of a task that is ready (PID 101, CPU 0)"#]]
     .assert_eq(&reports.join("\n"));
     assert_eq!(bench.engine.totals().unexpected_transitions, 2);
@@ -758,12 +854,12 @@ fn checks_can_be_switched_off_or_take_the_policy_out() {
     let bench = Bench::new::<Fifo>();
     bench.engine.check(0, Checks::Remove);
     unexpected(&bench);
-    expect!["a wrong transition: refuse of a task that is new (PID 101, CPU 0) (on CPU 0)"]
+    expect!["a wrong transition: refuse of a task that is blocked (PID 101, CPU 0) (on CPU 0)"]
         .assert_eq(&bench.engine.fault().unwrap().to_string());
 }
 
 #[test]
-#[should_panic(expected = "stopped: refuse of a task that is new")]
+#[should_panic(expected = "stopped: refuse of a task that is blocked")]
 fn checks_can_stop_the_machine() {
     let bench = Bench::new::<Fifo>();
     bench.engine.check(0, Checks::Stop);
