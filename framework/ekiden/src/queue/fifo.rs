@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::fmt;
 
-use super::INITIAL_CAPACITY;
+use super::{INITIAL_CAPACITY, claim_first};
 use crate::{Cx, Schedulable, TaskId};
 
 /// Tokens in order of arrival.
@@ -93,18 +93,9 @@ impl<P> FifoQueue<P> {
 
     #[inline(never)]
     fn claim_after(&mut self, cx: &Cx<'_>) -> Option<Schedulable<P>> {
-        let mut index = 0;
-        while let Some(token) = self.tokens.remove(index) {
-            match cx.claim(token) {
-                Ok(token) => return Some(token),
-                Err(refused) if refused.reason.token_is_good() => {
-                    self.tokens.insert(index, refused.token);
-                    index += 1;
-                }
-                Err(_) => {}
-            }
-        }
-        None
+        claim_first(&mut self.tokens, |token| {
+            cx.claim(token).map_err(|refused| refused.reason.token_is_good().then_some(refused.token))
+        })
     }
 
     /// Takes the last token out, which is the one to give to another CPU. O(1).

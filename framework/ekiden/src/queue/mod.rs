@@ -16,6 +16,8 @@
 //! None of them locks: put it into a [`SpinLock`](crate::SpinLock). A queue that is dropped drops its tokens, which
 //! loses their tasks.
 
+use alloc::collections::VecDeque;
+
 mod fifo;
 mod ordered;
 mod tree;
@@ -27,6 +29,29 @@ pub use tree::TreeQueue;
 /// Room for so many tokens is taken when a queue is made. Run queues are rarely longer, so that the first calls of a
 /// policy do not stop to allocate.
 const INITIAL_CAPACITY: usize = 16;
+
+/// Takes the first entry out that is claimed; `claim` gives the others back that are to stay. Those that it has passed over go to the back, and
+/// all of them to the front at the end: entries behind them would have to move for each of them otherwise, and a call of a policy with a thousand
+/// tasks that may not run here would be too long.
+fn claim_first<T>(entries: &mut VecDeque<T>, mut claim: impl FnMut(T) -> Result<T, Option<T>>) -> Option<T> {
+    let mut passed = 0;
+    let mut first = None;
+    for _ in 0..entries.len() {
+        match claim(entries.pop_front()?) {
+            Ok(claimed) => {
+                first = Some(claimed);
+                break;
+            }
+            Err(Some(stays)) => {
+                entries.push_back(stays);
+                passed += 1;
+            }
+            Err(None) => {}
+        }
+    }
+    entries.rotate_right(passed);
+    first
+}
 
 #[cfg(test)]
 mod tests {

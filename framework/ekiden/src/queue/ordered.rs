@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::fmt;
 
-use super::INITIAL_CAPACITY;
+use super::{INITIAL_CAPACITY, claim_first};
 use crate::{Cx, Schedulable, TaskId};
 
 /// Tokens in the order of their keys, smallest first, as one list without gaps. Faster than a
@@ -74,18 +74,10 @@ impl<P, K: Ord> OrderedQueue<P, K> {
     /// Takes out the token with the smallest key of those that can be [claimed](Cx::claim) for the CPU of the call. The others keep
     /// their places; what is worthless of those before it is dropped. One question for each of them that is for another CPU.
     pub fn claim_first(&mut self, cx: &Cx<'_>) -> Option<(K, Schedulable<P>)> {
-        let mut index = 0;
-        while let Some((key, token)) = self.entries.remove(index) {
-            match cx.claim(token) {
-                Ok(token) => return Some((key, token)),
-                Err(refused) if refused.reason.token_is_good() => {
-                    self.entries.insert(index, (key, refused.token));
-                    index += 1;
-                }
-                Err(_) => {}
-            }
-        }
-        None
+        claim_first(&mut self.entries, |(key, token)| match cx.claim(token) {
+            Ok(token) => Ok((key, token)),
+            Err(refused) => Err(refused.reason.token_is_good().then_some((key, refused.token))),
+        })
     }
 
     /// The token with the smallest key, and the key. O(1).

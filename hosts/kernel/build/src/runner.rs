@@ -98,15 +98,13 @@ impl Runner {
 
     /// Writes the crate. Files that are as they should be keep their times, so that nothing is built again.
     fn write(&self, checkout: &Checkout, project: &Project, name: &str, place: &Path) -> Result<()> {
-        let profiles = checkout.profiles()? + &own_profiles(name, project.policies());
+        let lock = fs::read_to_string(checkout.root().join("Cargo.lock")).unwrap_or_default();
+        let profiles = as_in_checkout(checkout.profiles()?, &lock) + &own_profiles(name, project.policies());
         let manifest = manifest(name, checkout.root(), project.policies(), &self.features, &profiles);
         files::write(&place.join("Cargo.toml"), manifest.as_bytes())?;
         files::write(&place.join("src/main.rs"), source(project.policies()).as_bytes())?;
         // Cargo adds and leaves out what it likes, so this is compared with what was written, not with what became of it.
-        let locked = locked(
-            &fs::read_to_string(checkout.root().join("Cargo.lock")).unwrap_or_default(),
-            &fs::read_to_string(project.root().join("Cargo.lock")).unwrap_or_default(),
-        );
+        let locked = locked(&lock, &fs::read_to_string(project.root().join("Cargo.lock")).unwrap_or_default());
         if files::write(&place.join("Cargo.lock.as-written"), locked.as_bytes())? || !place.join("Cargo.lock").exists()
         {
             files::write(&place.join("Cargo.lock"), locked.as_bytes())?;
@@ -273,9 +271,27 @@ fn own_profiles(name: &str, policies: &[Policy]) -> String {
     optimised.chain(debugged).collect()
 }
 
+/// What the checkout's profiles say of crates of others would be true of Ekiden's own ones, too, in another project: these keep their line numbers.
+/// They are compiled once then.
+fn as_in_checkout(profiles: String, lock: &str) -> String {
+    const LINES: &str = "debug = \"line-tables-only\"\n";
+    let ours = lock.split(ENTRY).skip(1).filter(|entry| !entry.contains("\nsource = "));
+    let names = ours.filter_map(|entry| entry.lines().next()?.strip_prefix("name = \"")?.strip_suffix('"'));
+    names.fold(profiles, |profiles, name| {
+        let heading = format!("[profile.dev.package.{name}]\n");
+        if profiles.contains(&heading) {
+            profiles.replace(&heading, &(heading.clone() + LINES))
+        } else {
+            profiles + &heading + LINES
+        }
+    })
+}
+
+/// What begins a crate in a `Cargo.lock`.
+const ENTRY: &str = "[[package]]\n";
+
 /// The versions that Ekiden is built with, so that they are built once, and those that the project has besides.
 fn locked(checkout: &str, project: &str) -> String {
-    const ENTRY: &str = "[[package]]\n";
     let name = |entry: &str| entry.lines().next().unwrap_or_default().to_owned();
     let ours: Vec<String> = checkout.split(ENTRY).skip(1).map(name).collect();
     let theirs = project.split(ENTRY).skip(1).filter(|entry| !ours.contains(&name(entry)));
