@@ -84,7 +84,7 @@ impl<P: Policy> Engine<P> {
             return here.beyond_turn.store(false, Relaxed);
         }
         // Scans count the tasks that wait and the one that runs, whichever of them that is now.
-        let others = here.demand.about(self.scan.load(Relaxed)).max((!runs).into());
+        let others = here.demand.about(self.scans.newest.load(Relaxed)).max((!runs).into());
         let credit = here.beyond_credit.load(Relaxed) + ticks_of(beyond, others);
         let is_turn = credit >= ROUND_TICKS;
         here.beyond_credit.store(if is_turn { credit - ROUND_TICKS } else { credit }, Relaxed);

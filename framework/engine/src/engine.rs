@@ -18,6 +18,7 @@ use crate::order::Published;
 use crate::pace::Late;
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::shares::Shares;
+use crate::starved::Scans;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{TaskEntry, TaskTable};
 use crate::task_params::Kept;
@@ -47,8 +48,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) cpus: Vec<Cpu>,
     /// Tasks that run without their policy being asked: in the lower half how many there is no room for, in the upper how many are owed a turn.
     pub(crate) unasked: AtomicU64,
-    /// The newest scan, which counts the tasks that wait.
-    pub(crate) scan: AtomicU32,
+    pub(crate) scans: Scans,
     /// No policy is left.
     pub(crate) faulted: AtomicBool,
 }
@@ -93,7 +93,7 @@ impl<P: Policy> Engine<P> {
             late: Late::default(),
             cpus,
             unasked: AtomicU64::new(0),
-            scan: AtomicU32::new(0),
+            scans: Scans::default(),
             faulted: AtomicBool::new(false),
         };
         // An engine without policies has room for one, and no CPU is idle yet.

@@ -34,6 +34,10 @@ pub trait EngineHost: Host {
     fn is_at_user(&self, _task: TaskId) -> bool {
         true
     }
+    /// Whether `task`, which waits, was made to give way in an RCU read section: until it has left that, the kernel as a whole frees no memory.
+    fn is_in_read_section(&self, _task: TaskId) -> bool {
+        false
+    }
 }
 
 /// What an interrupt has found.

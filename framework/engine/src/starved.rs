@@ -1,10 +1,11 @@
 //! Finds tasks that wait for a CPU for longer than any may, whatever their policy has done with them.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Outcome};
 
+use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
 
@@ -15,6 +16,9 @@ const TURN_MS: u64 = 25;
 /// A task whose fair share explains a longer wait is owed a turn by its CPU after that time, in milliseconds, so that it has had one or two before
 /// RCU complains of a task that has not left a read section, after 21 seconds.
 const TURN_AFTER_MS: u32 = 10_000;
+
+/// So soon a task is owed a turn that has to leave a read section first.
+const READER_TURN_AFTER_MS: u32 = 1_000;
 
 /// However many they are and whatever they weigh, sched_ext gives no task more than thirty seconds, and would end all policies. A task comes so far
 /// only if its CPU owes turns to more tasks than it can give them to.
@@ -67,6 +71,24 @@ impl Scan {
     fn turn_after(self) -> u32 {
         self.most.max(TURN_AFTER_MS / self.apart_ms.max(1))
     }
+
+    /// The same for a task in a read section, whatever it weighs.
+    fn reader_turn_after(self) -> u32 {
+        (READER_TURN_AFTER_MS / self.apart_ms.max(1)).max(1)
+    }
+}
+
+/// What one scan leaves to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Scans {
+    /// The newest, which counts the tasks that wait.
+    pub(crate) newest: AtomicU32,
+    /// What was heard of all CPUs up to it.
+    heard: AtomicU64,
+    /// It has found a task that runs.
+    found_running: AtomicBool,
+    /// How many there were that do not count.
+    silent: AtomicU32,
 }
 
 /// The last scans in which a CPU was away.
@@ -161,8 +183,13 @@ impl<P: Policy> Engine<P> {
     pub fn find_starved(&self, scan: Scan, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
+        if first == 0 && self.is_silent(scan) {
+            self.scans.silent.fetch_add(1, Relaxed);
+            return None;
+        }
+        let scan = Scan { number: scan.number.wrapping_sub(self.scans.silent.load(Relaxed)), ..scan };
         let end = first.saturating_add(most);
-        self.scan.store(scan.number, Relaxed);
+        self.scans.newest.store(scan.number, Relaxed);
         for view in self.tasks.between(first, end) {
             let is_waiting = view.state.phase().is_waiting();
             let waits = scan.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
@@ -171,11 +198,16 @@ impl<P: Policy> Engine<P> {
             if is_waiting || view.state.phase().is_running() {
                 here.demand.count(scan.number, view.weight);
             }
+            if view.state.phase().is_running() {
+                self.scans.found_running.store(true, Relaxed);
+            }
             if is_waiting {
                 here.presence.look(scan, self.idle.contains(view.state.cpu()), || here.heard());
             }
             let most = scan.most_of(view.weight, here.demand.load(scan.number));
-            if most > scan.turn_after() && waits >= scan.turn_after() {
+            if most > scan.turn_after() && waits >= scan.turn_after()
+                || waits >= scan.reader_turn_after() && self.host.is_in_read_section(view.id)
+            {
                 self.owe_turn(handling, view.id, view.state.cpu());
             }
             if waits >= most
@@ -191,5 +223,17 @@ impl<P: Policy> Engine<P> {
         }
         self.end(handling);
         (end < self.tasks.untouched()).then_some(end)
+    }
+
+    /// Whether nothing was heard of any CPU since the last scan, though tasks run: the kernel asks no policy, as while sched_ext ends, and what waits
+    /// waits for the kernel. Such a scan does not count.
+    fn is_silent(&self, scan: Scan) -> bool {
+        let heard = self.cpus.iter().map(Cpu::heard).fold(0, u64::wrapping_add);
+        let is_same = self.scans.heard.swap(heard, Relaxed) == heard;
+        if scan.hears_ticks && is_same && self.scans.found_running.load(Relaxed) {
+            return true;
+        }
+        self.scans.found_running.store(false, Relaxed);
+        false
     }
 }

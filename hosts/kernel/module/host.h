@@ -287,6 +287,8 @@ void ekiden_watch_tasks(void);
 void ekiden_watch_no_tasks(void);
 void ekiden_watch_suspends(void);
 void ekiden_watch_no_suspends(void);
+/* Called by the engine for a task that waits. */
+bool ekiden_c_is_in_read_section(const struct task_struct *p);
 
 /* ---- trace.c ---- */
 

@@ -73,6 +73,16 @@ void ekiden_watch_no_suspends(void)
 	unregister_pm_notifier(&suspends);
 }
 
+/* A task that waits does not come out of it. */
+bool ekiden_c_is_in_read_section(const struct task_struct *p)
+{
+#ifdef CONFIG_PREEMPT_RCU
+	return p && READ_ONCE(p->rcu_read_lock_nesting) > 0;
+#else
+	return false;
+#endif
+}
+
 /* Whether it has come to the end. */
 static bool scan_on(void)
 {

@@ -23,6 +23,8 @@ const TASKS: u32 = 8;
 struct Anywhere {
     idle: Arc<IdleCpus>,
     forbidden: AtomicU64,
+    /// The tasks that are in a read section, a bit each.
+    readers: AtomicU64,
 }
 
 impl Host for Anywhere {
@@ -43,7 +45,11 @@ impl Host for Anywhere {
     }
 }
 
-impl EngineHost for Anywhere {}
+impl EngineHost for Anywhere {
+    fn is_in_read_section(&self, task: TaskId) -> bool {
+        self.readers.load(Relaxed) & 1 << task.slot != 0
+    }
+}
 
 struct Bench {
     engine: Engine,
@@ -53,7 +59,7 @@ struct Bench {
 impl Bench {
     fn new<S: Scheduler>() -> Self {
         let idle = Arc::new(IdleCpus::new(CPUS));
-        let host = Arc::new(Anywhere { idle: idle.clone(), forbidden: AtomicU64::new(0) });
+        let host = Arc::new(Anywhere { idle: idle.clone(), forbidden: AtomicU64::new(0), readers: AtomicU64::new(0) });
         let env = Env::new(Topology::flat(CPUS), TASKS, S::PARAMS, "").unwrap();
         let policy = Box::new(Adapter::<S>::new(&env, host.clone()));
         Self { engine: Engine::new(policy, host.clone(), idle, CPUS, TASKS), host }
@@ -289,6 +295,7 @@ fn tasks_beyond_the_table_have_a_cpu_as_often_as_they_are_many() {
         tasks.iter().for_each(|task| _ = bench.enqueue(0, *task));
         let runs = bench.pick(0).task;
         for number in [1, 2] {
+            bench.pick(1);
             let scan = Scan { number, most: 8, apart_ms: 1000, hears_ticks: true };
             assert_eq!(bench.engine.find_starved(scan, 0, TASKS, &mut Outcome::default()), None);
         }
@@ -630,6 +637,7 @@ fn a_wait_for_a_cpu_that_is_away_is_no_policys_fault_up_to_half_as_long_again() 
             for _ in 0..ticks(*number) {
                 tick(&bench, runs, 0);
             }
+            bench.pick(1);
             let (scan, mut outcome) =
                 (Scan { number: *number, most: 4, apart_ms: 100, hears_ticks }, Outcome::default());
             bench.engine.find_starved(scan, 0, TASKS, &mut outcome);
@@ -642,6 +650,54 @@ fn a_wait_for_a_cpu_that_is_away_is_no_policys_fault_up_to_half_as_long_again() 
     assert_eq!(starved_in(&|number| number % 2 * 4, true), Some(1 + 6));
     assert_eq!(starved_in(&|_| 0, true), Some(1 + 6));
     assert_eq!(starved_in(&|_| 0, false), Some(1 + 4));
+}
+
+/// As while sched_ext ends: then what waits waits for the kernel. Once it asks again, scans count again.
+#[test]
+fn a_wait_while_nothing_is_heard_of_any_cpu_is_no_policys_fault() {
+    let starved_in = |is_asked: &dyn Fn(u32) -> bool, runs_one: bool| {
+        let bench = Bench::new::<Fifo>();
+        let (runs, waits) = (bench.task(1), bench.task(2));
+        if runs_one {
+            bench.enqueue(1, runs);
+            bench.pick(1);
+        }
+        bench.enqueue(0, waits);
+        (1..200).find(|number| {
+            if is_asked(*number) {
+                bench.pick(1);
+            }
+            let (scan, mut outcome) =
+                (Scan { number: *number, most: 4, apart_ms: 100, hears_ticks: true }, Outcome::default());
+            bench.engine.find_starved(scan, 0, TASKS, &mut outcome);
+            outcome.status == Status::Fault as i32
+        })
+    };
+    assert_eq!(starved_in(&|_| true, true), Some(1 + 6));
+    assert_eq!(starved_in(&|number| number <= 3, true), None);
+    assert_eq!(starved_in(&|number| number <= 3 || number > 100, true), Some(97 + 1 + 6));
+    // Nothing runs: it is the policy that has nothing run.
+    assert_eq!(starved_in(&|number| number <= 3, false), Some(1 + 6));
+}
+
+/// All of the kernel waits for it before it frees memory, and complains after 21 seconds.
+#[test]
+fn a_task_in_a_read_section_has_a_turn_after_a_second_whatever_it_weighs() {
+    let bench = Bench::new::<Fifo>();
+    let (runs, reads) = (bench.task(1), bench.task(2));
+    bench.host.readers.store(1 << reads.slot, Relaxed);
+    bench.enqueue(0, runs);
+    bench.pick(0);
+    bench.enqueue(0, reads);
+    let kicks_of = |number| {
+        let (scan, mut outcome) = (Scan { number, most: 80, apart_ms: 100, hears_ticks: false }, Outcome::default());
+        bench.engine.find_starved(scan, 0, TASKS, &mut outcome);
+        outcome.kicks.iter().count()
+    };
+    assert_eq!((1..=10).map(kicks_of).sum::<usize>(), 0);
+    assert_eq!(kicks_of(11), 1);
+    assert_eq!(gives_way(&bench, runs).task, reads);
+    assert_eq!(gives_way(&bench, reads).task, runs);
 }
 
 #[test]

@@ -361,6 +361,26 @@ mod tests {
     }
 
     #[test]
+    fn our_crates_keep_their_line_numbers_in_a_project() {
+        let profiles = "[profile.dev.package.\"*\"]\ndebug = false\n[profile.dev.package.a]\nopt-level = 1\n";
+        let lock = "version = 4\n\n[[package]]\nname = \"a\"\nversion = \"0.1.0\"\n\n[[package]]\nname = \"b\"\nversion = \"0.1.0\"\n\n\
+                    [[package]]\nname = \"serde\"\nversion = \"1.0.1\"\nsource = \"registry\"\n";
+        expect![[r#"
+            [profile.dev.package."*"]
+            debug = false
+            [profile.dev.package.a]
+            debug = "line-tables-only"
+            opt-level = 1
+            [profile.dev.package.b]
+            debug = "line-tables-only"
+        "#]]
+        .assert_eq(&as_in_checkout(profiles.into(), lock));
+        // As it is there.
+        let ours = fs::read_to_string(Checkout::find().unwrap().root().join("Cargo.toml")).unwrap();
+        assert!(ours.contains("[profile.dev]\ndebug = \"line-tables-only\"\n"));
+    }
+
+    #[test]
     fn versions_are_those_of_ekiden_and_what_a_project_has_besides() {
         let ours = "version = 4\n\n[[package]]\nname = \"serde\"\nversion = \"1.0.1\"\n";
         let theirs = "version = 4\n\n[[package]]\nname = \"bitvec\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"serde\"\nversion = \"1.0.9\"\n";

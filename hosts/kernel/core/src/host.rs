@@ -20,6 +20,7 @@ unsafe extern "C" {
     /// 0 for another task, 1 for the kernel, 2 for user mode.
     safe fn ekiden_c_interrupted(host_task: *const c_void) -> u32;
     safe fn ekiden_c_is_at_user(host_task: *const c_void) -> bool;
+    safe fn ekiden_c_is_in_read_section(host_task: *const c_void) -> bool;
     safe fn ekiden_c_look_at_return() -> bool;
     safe fn ekiden_is_spent() -> bool;
 }
@@ -89,5 +90,9 @@ impl EngineHost for Kernel {
 
     fn is_at_user(&self, task: TaskId) -> bool {
         ekiden_c_is_at_user(ekiden_rs_host_task(task.to_bits()))
+    }
+
+    fn is_in_read_section(&self, task: TaskId) -> bool {
+        ekiden_c_is_in_read_section(ekiden_rs_host_task(task.to_bits()))
     }
 }

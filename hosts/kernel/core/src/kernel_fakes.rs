@@ -58,6 +58,10 @@ extern "C" fn ekiden_c_is_at_user(_host_task: *const c_void) -> bool {
     false
 }
 #[unsafe(no_mangle)]
+extern "C" fn ekiden_c_is_in_read_section(_host_task: *const c_void) -> bool {
+    false
+}
+#[unsafe(no_mangle)]
 extern "C" fn ekiden_c_look_at_return() -> bool {
     false
 }
