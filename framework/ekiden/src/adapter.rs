@@ -15,7 +15,7 @@ use crate::{
     Cx, Env, Saved, Schedulable, Scheduler, Task, TaskParams, Topology, WakeFlags,
     figures::Figures,
     hint::Hints,
-    token::{Instance, Tenant},
+    token::{Instance, Tenant, any_dropped},
 };
 
 /// A policy as the engine knows it: something that answers messages.
@@ -292,11 +292,17 @@ impl<S: Scheduler> Adapter<S> {
                 self.answer_rare(message, payload, cx, task, &mut Answer { token, task: wish, cpu });
             }
         }
-        let dropped = self.tenant.0.take_dropped();
-        if !dropped.is_none() {
-            reply.dropped = dropped;
+        if any_dropped() {
+            self.report_dropped(reply);
         }
         reply
+    }
+
+    /// Apart, so that no call keeps an address for it.
+    #[cold]
+    #[inline(never)]
+    fn report_dropped(&self, reply: &mut Reply) {
+        reply.dropped = self.tenant.0.take_dropped();
     }
 }
 

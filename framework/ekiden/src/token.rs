@@ -233,20 +233,18 @@ impl Instance {
         DROPPED.note(self, raw);
     }
 
-    /// A token of this instance that was dropped since the last time. Costs one load when there is none.
-    #[inline]
-    pub(crate) fn take_dropped(self) -> RawToken {
-        if DROPPED.len.load(Ordering::Acquire) == 0 {
-            return RawToken::NONE;
-        }
-        self.take_dropped_slow().unwrap_or(RawToken::NONE)
-    }
-
+    /// A token of this instance that was dropped since the last time.
     #[cold]
     #[inline(never)]
-    fn take_dropped_slow(self) -> Option<RawToken> {
-        DROPPED.take(self)
+    pub(crate) fn take_dropped(self) -> RawToken {
+        DROPPED.take(self).unwrap_or(RawToken::NONE)
     }
+}
+
+/// Whether there is a token that was dropped, of any instance: one load.
+#[inline]
+pub(crate) fn any_dropped() -> bool {
+    DROPPED.len.load(Ordering::Acquire) != 0
 }
 
 /// The place of a living policy among the instances. When it goes, so do the tokens that were still in its queues: no
@@ -255,7 +253,7 @@ pub(crate) struct Tenant(pub(crate) Instance);
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        while !self.0.take_dropped().is_none() {}
+        while any_dropped() && !self.0.take_dropped().is_none() {}
     }
 }
 

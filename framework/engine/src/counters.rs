@@ -2,11 +2,15 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use ekiden::CpuId;
+use ekiden_host::Policy;
+
 use crate::due::Due;
+use crate::engine::Engine;
 use crate::idle_notifications::IdleKnown;
 use crate::order::Published;
 use crate::pace::Pace;
-use crate::policy_slots::POLICY_SLOTS;
+use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::starved::{Demand, Presence};
 
 /// What one CPU has counted.
@@ -120,5 +124,23 @@ impl Cpu {
             .iter()
             .map(|policy_slot| policy_slot.picks.load(Relaxed).wrapping_add(policy_slot.idles.load(Relaxed)));
         looks.fold(self.ticks_heard.load(Relaxed), u64::wrapping_add)
+    }
+}
+
+impl<P: Policy> Engine<P> {
+    #[inline]
+    pub(crate) fn cpu(&self, cpu: CpuId) -> &Cpu {
+        // A host that names a CPU beyond the machine is wrong, and not worth a panic.
+        self.cpus.get(cpu as usize).unwrap_or(&self.cpus[0])
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self, cpu: CpuId, policy_slot: &PolicySlot<P>) -> &Counters {
+        self.counters_here::<false>(cpu, policy_slot)
+    }
+
+    #[inline]
+    pub(crate) fn counters_here<const SINGLE: bool>(&self, cpu: CpuId, policy_slot: &PolicySlot<P>) -> &Counters {
+        &self.cpu(cpu).counters[if SINGLE { 0 } else { policy_slot.index % POLICY_SLOTS }]
     }
 }

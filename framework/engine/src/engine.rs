@@ -468,17 +468,6 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    #[inline]
-    pub(crate) fn cpu(&self, cpu: CpuId) -> &Cpu {
-        // A host that names a CPU beyond the machine is wrong, and not worth a panic.
-        self.cpus.get(cpu as usize).unwrap_or(&self.cpus[0])
-    }
-
-    #[inline]
-    pub(crate) fn counters(&self, cpu: CpuId, policy_slot: &PolicySlot<P>) -> &Counters {
-        &self.cpu(cpu).counters[policy_slot.index % POLICY_SLOTS]
-    }
-
     /// Whether there is but one policy, in policy slot 0.
     #[inline]
     pub(crate) fn is_single(&self) -> bool {

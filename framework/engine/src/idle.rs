@@ -62,18 +62,11 @@ impl IdleCpus {
     pub(crate) fn note(&self, cpu: CpuId, idle: bool) -> bool {
         let Some(word) = self.words.get((cpu / 64) as usize) else { return false };
         let bit = bit(cpu);
-        if (word.idle.load(Relaxed) & bit != 0) == idle {
-            return false;
+        let is_news = (word.idle.load(Relaxed) & bit != 0) != idle;
+        if is_news {
+            word.change(bit, idle);
         }
-        if idle {
-            // It may have been taken just when it was not idle any more.
-            word.forget(bit);
-            word.idle.fetch_or(bit, Relaxed);
-        } else {
-            word.idle.fetch_and(!bit, Relaxed);
-            word.forget(bit);
-        }
-        true
+        is_news
     }
 
     /// `cpu`, which was idle before, has looked for work in vain: it can be taken again. Whether it was.
@@ -83,6 +76,18 @@ impl IdleCpus {
 }
 
 impl Word {
+    #[inline(never)]
+    fn change(&self, bit: u64, idle: bool) {
+        if idle {
+            // It may have been taken just when it was not idle any more.
+            self.forget(bit);
+            self.idle.fetch_or(bit, Relaxed);
+        } else {
+            self.idle.fetch_and(!bit, Relaxed);
+            self.forget(bit);
+        }
+    }
+
     #[inline]
     fn forget(&self, bit: u64) -> bool {
         self.taken.load(Relaxed) & bit != 0 && self.taken.fetch_and(!bit, Relaxed) & bit != 0

@@ -219,7 +219,6 @@ impl<P: Policy> Engine<P> {
             return false;
         };
         let seen = entry.state();
-        let phase = seen.phase();
         let is_good = raw.cpu == cpu && seen.waits_with(raw.serial, cpu);
         let mut slice_ns = slice_ns;
         if is_good && self.groups.is_active() {
@@ -231,7 +230,7 @@ impl<P: Policy> Engine<P> {
         if !is_good || !entry.try_state(seen, seen.in_phase(Phase::Running)) {
             let reason = if seen.serial() != raw.serial || is_good {
                 RefusalReason::Stale
-            } else if !phase.is_waiting() {
+            } else if !seen.phase().is_waiting() {
                 RefusalReason::NotReady
             } else {
                 RefusalReason::WrongCpu
@@ -241,11 +240,11 @@ impl<P: Policy> Engine<P> {
         }
         let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(policy_slot, cpu, entry) } else { slice_ns };
         let outcome = &mut *handling.outcome;
-        outcome.status = if phase == Phase::ReadyByTick { Status::KeepPrevious } else { Status::Run } as i32;
+        outcome.status = if seen.waits_by_tick() { Status::KeepPrevious } else { Status::Run } as i32;
         outcome.task = raw.task;
         outcome.host_task = entry.host_task.load(Relaxed);
         outcome.slice_ns = slice_ns;
-        Counters::count(&self.counters(cpu, policy_slot).picks);
+        Counters::count(&self.counters_here::<SINGLE>(cpu, policy_slot).picks);
         if seen.is_claimed() {
             Counters::count(&self.counters(cpu, policy_slot).migrations);
         }

@@ -13,16 +13,12 @@ use crate::fault::Fault;
 /// that one is due.
 const TURN_MS: u64 = 25;
 
-/// A task whose fair share explains a longer wait is owed a turn by its CPU after that time, in milliseconds, so that it has had one or two before
-/// RCU complains of a task that has not left a read section, after 21 seconds.
-const TURN_AFTER_MS: u32 = 10_000;
-
-/// So soon a task is owed a turn that has to leave a read section first.
+/// So soon a task is owed a turn that was made to give way in a read section, in milliseconds: RCU complains after 21 seconds.
 const READER_TURN_AFTER_MS: u32 = 1_000;
 
 /// However many they are and whatever they weigh, sched_ext gives no task more than thirty seconds, and would end all policies. A task comes so far
 /// only if its CPU owes turns to more tasks than it can give them to.
-const DUE_MS_MAX: u64 = 25_000;
+const LONGEST_MS: u32 = 25_000;
 
 /// How much longer a task may wait for a CPU that is away, in percent of the usual time: sched_ext's own watchdog is a task, too, which looks
 /// every fifteen seconds, and ends all policies if it comes fifteen later.
@@ -47,34 +43,39 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// How many scans ago a task was first seen waiting with the CPU time that it still has: it has not run since. `watched`
-    /// keeps the lower half of that time beside the number of that scan.
-    fn waits_for(self, watched: &AtomicU64, runtime_ns: u64, is_waiting: bool) -> u32 {
-        let runtime = runtime_ns as u32;
+    /// How many scans ago a task was first seen waiting with the CPU time that it still has: it has not run since; and whether its fair share has
+    /// explained a long wait in one of them. `watched` keeps the lower half of that time beside that, and the number of that first scan.
+    fn waits_for(self, watched: &AtomicU64, runtime_ns: u64, is_explained: bool) -> (u32, bool) {
+        const EXPLAINED: u64 = 1 << 31;
+        let runtime = u64::from(runtime_ns as u32) << 32;
         let seen = watched.load(Relaxed);
-        if is_waiting && seen as u32 != 0 && (seen >> 32) as u32 == runtime {
-            return self.number.wrapping_sub(seen as u32);
+        let number = seen as u32 & !(EXPLAINED as u32);
+        let explained = if is_explained { EXPLAINED } else { 0 };
+        if number != 0 && seen >> 32 == runtime >> 32 {
+            watched.store(seen | explained, Relaxed);
+            return (
+                self.number_kept().wrapping_sub(number) & !(EXPLAINED as u32),
+                (seen | explained) & EXPLAINED != 0,
+            );
         }
-        let seen = if is_waiting { u64::from(runtime) << 32 | u64::from(self.number) } else { 0 };
-        watched.store(seen, Relaxed);
-        0
+        watched.store(runtime | explained | u64::from(self.number_kept()), Relaxed);
+        (0, is_explained)
     }
 
-    /// How many must have seen a task of this weight wait, where those that want its CPU weigh `load`, the task included: neither a task of little
-    /// weight nor a user with very many tasks on one CPU has the policy of all others taken out.
-    fn most_of(self, weight: u32, load: u64) -> u32 {
-        let due_ms = (TURN_MS * load / u64::from(weight.max(1))).min(DUE_MS_MAX) as u32;
-        self.most.max(due_ms / self.apart_ms.max(1))
+    /// Never 0. One scan in 2^31 comes a little late.
+    fn number_kept(self) -> u32 {
+        (self.number & (u32::MAX >> 1)).max(1)
     }
 
-    /// How many must have seen a task wait that may wait for longer, for it to be owed a turn.
-    fn turn_after(self) -> u32 {
-        self.most.max(TURN_AFTER_MS / self.apart_ms.max(1))
+    /// Whether the fair share of a task of this weight is a longer wait than any task may have without that, where those that want its CPU weigh
+    /// `load`, the task included: neither a task of little weight nor a user with very many tasks on one CPU has the policy of all others taken out.
+    fn explains(self, weight: u32, load: u64) -> bool {
+        let due_ms = TURN_MS * load / u64::from(weight.max(1));
+        due_ms / u64::from(self.apart_ms.max(1)) > u64::from(self.most)
     }
 
-    /// The same for a task in a read section, whatever it weighs.
-    fn reader_turn_after(self) -> u32 {
-        (READER_TURN_AFTER_MS / self.apart_ms.max(1)).max(1)
+    fn scans_in(self, ms: u32) -> u32 {
+        ms / self.apart_ms.max(1)
     }
 }
 
@@ -192,7 +193,6 @@ impl<P: Policy> Engine<P> {
         self.scans.newest.store(scan.number, Relaxed);
         for view in self.tasks.between(first, end) {
             let is_waiting = view.state.phase().is_waiting();
-            let waits = scan.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
             let policy_slot = self.policy_slot_of::<false>(view.state);
             let here = self.cpu(view.state.cpu());
             if is_waiting || view.state.phase().is_running() {
@@ -201,15 +201,20 @@ impl<P: Policy> Engine<P> {
             if view.state.phase().is_running() {
                 self.scans.found_running.store(true, Relaxed);
             }
-            if is_waiting {
-                here.presence.look(scan, self.idle.contains(view.state.cpu()), || here.heard());
+            let watched = self.tasks.watched(view.id);
+            if !is_waiting {
+                watched.store(0, Relaxed);
+                continue;
             }
-            let most = scan.most_of(view.weight, here.demand.load(scan.number));
-            if most > scan.turn_after() && waits >= scan.turn_after()
-                || waits >= scan.reader_turn_after() && self.host.is_in_read_section(view.id)
-            {
+            here.presence.look(scan, self.idle.contains(view.state.cpu()), || here.heard());
+            let is_explained = scan.explains(view.weight, here.demand.load(scan.number));
+            let (waits, is_explained) = scan.waits_for(watched, view.runtime_ns, is_explained);
+            let is_due = is_explained && waits >= scan.most
+                || waits >= scan.scans_in(READER_TURN_AFTER_MS).max(1) && self.host.is_in_read_section(view.id);
+            if is_due {
                 self.owe_turn(handling, view.id, view.state.cpu());
             }
+            let most = if is_explained { scan.most.max(scan.scans_in(LONGEST_MS)) } else { scan.most };
             if waits >= most
                 && (waits - here.presence.away_in(waits) >= most
                     || waits >= scan.most.saturating_mul(AWAY_PERCENT) / 100)

@@ -222,6 +222,13 @@ impl State {
         is_waiting && self.0 >> 16 == u64::from(serial) << 16 | u64::from(cpu)
     }
 
+    /// Whether the task, which waits, has not left its CPU yet: see [`Phase::ReadyByTick`].
+    #[inline]
+    pub(crate) fn waits_by_tick(self) -> bool {
+        // The two phases in which it waits differ in the lowest bit.
+        self.0 & 1 == Phase::ReadyByTick as u64 & 1
+    }
+
     /// The serial number of its newest token; 0 before the first.
     #[inline]
     pub fn serial(self) -> u32 {
@@ -343,6 +350,8 @@ mod tests {
             let cpu = state.cpu() ^ CpuId::from(other_cpu);
             let by_parts = state.phase().is_waiting() && state.serial() == serial && state.cpu() == cpu;
             prop_assert_eq!(state.waits_with(serial, cpu), by_parts);
+            let by_tick = state.phase() == Phase::ReadyByTick;
+            prop_assert_eq!(state.phase().is_waiting() && state.waits_by_tick(), by_tick);
         }
     }
 }

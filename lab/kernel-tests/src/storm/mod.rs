@@ -71,6 +71,8 @@ struct StormReport {
     /// For how long interrupts were off at most, per kind of event, and because all CPUs stood still.
     off_ns_max: BTreeMap<String, u64>,
     still_running: bool,
+    /// Why not, of the first policy of which that is so.
+    why: Option<String>,
 }
 
 struct Storm {
@@ -188,6 +190,7 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
     pause(200);
     let status = Status::read()?.unwrap_or_default();
     let off_ns_max = off_times(&status);
+    let why = sessions.iter().find_map(|session| session.check().err()).map(|error| error.to_string());
     let report = StormReport {
         seed,
         is_wide,
@@ -209,7 +212,8 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
         unexpected_transitions: status.counts.unexpected_transitions,
         last_unexpected_transition: status.policies.iter().find_map(|policy| policy.last_unexpected_transition.clone()),
         off_ns_max,
-        still_running: sessions.iter().all(Session::is_running),
+        still_running: why.is_none(),
+        why,
     };
     println!("{}", serde_json::to_string(&report)?);
     drop(sessions);
