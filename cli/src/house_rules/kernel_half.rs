@@ -151,7 +151,7 @@ fn declarations_are_told_from_definitions_and_macros() {
 
 /// What the module may read of a task.
 const READ_OF_TASKS: &str = "\
-    __state cpus_ptr migration_disabled nr_cpus_allowed pid scx.dsq_vtime sched_info.last_arrival signal tgid";
+    __state cpus_ptr migration_disabled nr_cpus_allowed pid rcu_read_lock_nesting scx.dsq_vtime sched_info.last_arrival signal tgid";
 
 /// What may be given a task by its address, and changes none.
 const MAY_BE_GIVEN_A_TASK: &str = "\

@@ -545,7 +545,7 @@ fn gives_way(bench: &Bench, task: TaskId) -> Outcome {
 }
 
 #[test]
-fn tasks_that_would_wait_for_longer_than_the_kernel_bears_have_turns_without_their_policy() {
+fn tasks_that_would_wait_longer_than_the_kernel_bears_have_turns() {
     let bench = Bench::new::<Wfq>();
     let (runs, light) = owed_turns::<3>(&bench);
     let mut had = Vec::new();
