@@ -8,6 +8,7 @@ use ekiden_host::abi::{Event, Outcome};
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
+use crate::turns::{ROUND_TICKS, TURN_TICKS};
 
 /// Where several want one CPU, each may have turns of that long, in milliseconds, as many as its weight is times that of the one that waits, before
 /// that one is due.
@@ -68,9 +69,10 @@ impl Scan {
     }
 
     /// Whether the fair share of a task of this weight is a longer wait than any task may have without that, where those that want its CPU weigh
-    /// `load`, the task included: neither a task of little weight nor a user with very many tasks on one CPU has the policy of all others taken out.
-    fn explains(self, weight: u32, load: u64) -> bool {
-        let due_ms = TURN_MS * load / u64::from(weight.max(1));
+    /// `load`, the task included, and its policy has one part in `parts` of that CPU: neither a task of little weight nor a user with very many tasks
+    /// on one CPU has the policy of all others taken out.
+    fn explains(self, weight: u32, load: u64, parts: u32) -> bool {
+        let due_ms = TURN_MS * load * u64::from(parts) / u64::from(weight.max(1));
         due_ms / u64::from(self.apart_ms.max(1)) > u64::from(self.most)
     }
 
@@ -191,6 +193,8 @@ impl<P: Policy> Engine<P> {
         let scan = Scan { number: scan.number.wrapping_sub(self.scans.silent.load(Relaxed)), ..scan };
         let end = first.saturating_add(most);
         self.scans.newest.store(scan.number, Relaxed);
+        // A policy that is asked later than others has that much at least.
+        let parts = if self.is_single() { 1 } else { ROUND_TICKS / TURN_TICKS };
         for view in self.tasks.between(first, end) {
             let is_waiting = view.state.phase().is_waiting();
             let policy_slot = self.policy_slot_of::<false>(view.state);
@@ -207,7 +211,7 @@ impl<P: Policy> Engine<P> {
                 continue;
             }
             here.presence.look(scan, self.idle.contains(view.state.cpu()), || here.heard());
-            let is_explained = scan.explains(view.weight, here.demand.load(scan.number));
+            let is_explained = scan.explains(view.weight, here.demand.load(scan.number), parts);
             let (waits, is_explained) = scan.waits_for(watched, view.runtime_ns, is_explained);
             let is_due = is_explained && waits >= scan.most
                 || waits >= scan.scans_in(READER_TURN_AFTER_MS).max(1) && self.host.is_in_read_section(view.id);

@@ -629,6 +629,13 @@ fn a_task_in_a_crowd_may_wait_until_each_could_have_had_a_turn() {
     (0..CROWD).for_each(|task| _ = bench.enqueue(0, bench.task(task)));
     bench.enqueue(1, bench.task(CROWD));
     assert_eq!(first_of(&bench), (Some(1 + 3), Some(1 + 3)));
+    // Unless its policy may have an eighth of the CPU only, as another one is asked first.
+    let bench = Bench::new::<Fifo>();
+    let env = Env::new(Topology::flat(CPUS), TASKS, Fifo::PARAMS, "").unwrap();
+    let other = Box::new(Adapter::<Fifo>::new(&env, bench.host.clone()));
+    assert!(bench.engine.add(other, false, &mut Outcome::default()).is_ok());
+    bench.enqueue(1, bench.task(0));
+    assert_eq!(first_of(&bench), (None, Some(1 + 3)));
 }
 
 /// All others have left its CPU since, or it has left theirs.
