@@ -630,7 +630,7 @@ fn a_task_in_a_crowd_may_wait_until_each_could_have_had_a_turn() {
     bench.enqueue(1, bench.task(CROWD));
     assert_eq!(first_of(&bench), (Some(1 + 3), Some(1 + 3)));
     // Unless its policy may have an eighth of the CPU only, as another one is asked first.
-    let bench = Bench::new::<Fifo>();
+    let mut bench = Bench::new::<Fifo>();
     let env = Env::new(Topology::flat(CPUS), TASKS, Fifo::PARAMS, "").unwrap();
     let other = Box::new(Adapter::<Fifo>::new(&env, bench.host.clone()));
     assert!(bench.engine.add(other, false, &mut Outcome::default()).is_ok());
