@@ -10,8 +10,8 @@ use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
 use crate::turns::{ROUND_TICKS, TURN_TICKS};
 
-/// Where several want one CPU, each may have turns of that long, in milliseconds, as many as its weight is times that of the one that waits, before
-/// that one is due.
+/// Where several want one CPU, each may have turns of that long, in milliseconds, as many as its weight is times that of the one that waits, and one
+/// if it weighs less, before that one is due: not every policy goes by weights.
 const TURN_MS: u64 = 25;
 
 /// So soon a task is owed a turn that was made to give way in a read section, in milliseconds: RCU complains after 21 seconds.
@@ -68,11 +68,12 @@ impl Scan {
         (self.number & (u32::MAX >> 1)).max(1)
     }
 
-    /// Whether the fair share of a task of this weight is a longer wait than any task may have without that, where those that want its CPU weigh
-    /// `load`, the task included, and its policy has one part in `parts` of that CPU: neither a task of little weight nor a user with very many tasks
-    /// on one CPU has the policy of all others taken out.
-    fn explains(self, weight: u32, load: u64, parts: u32) -> bool {
-        let due_ms = TURN_MS * load * u64::from(parts) / u64::from(weight.max(1));
+    /// Whether the fair share of a task of this weight is a longer wait than any task may have without that, where so many `tasks` want its CPU and
+    /// weigh `load`, the task included, and its policy has one part in `parts` of that CPU: neither a task of little weight nor a user with very many
+    /// tasks on one CPU has the policy of all others taken out.
+    fn explains(self, weight: u32, (load, tasks): (u64, u32), parts: u32) -> bool {
+        let turns = (load / u64::from(weight.max(1))).max(tasks.into());
+        let due_ms = TURN_MS * turns * u64::from(parts);
         due_ms / u64::from(self.apart_ms.max(1)) > u64::from(self.most)
     }
 
@@ -151,10 +152,13 @@ impl Demand {
         self.load.fetch_add(weight.into(), Relaxed);
     }
 
-    /// The load that the scan before has counted, or this one up to now if that is more.
-    fn load(&self, scan: u32) -> u64 {
-        let is_there = self.scan.load(Relaxed) == scan;
-        if is_there { self.last_load.load(Relaxed).max(self.load.load(Relaxed)) } else { 0 }
+    /// The load that the scan before has counted, or this one up to now if that is more; and how many tasks.
+    fn most(&self, scan: u32) -> (u64, u32) {
+        if self.scan.load(Relaxed) != scan {
+            return (0, 0);
+        }
+        let load = self.last_load.load(Relaxed).max(self.load.load(Relaxed));
+        (load, self.last_tasks[0].load(Relaxed).max(self.tasks.load(Relaxed)))
     }
 
     /// What this scan has counted, and the two before it.
@@ -211,7 +215,7 @@ impl<P: Policy> Engine<P> {
                 continue;
             }
             here.presence.look(scan, self.idle.contains(view.state.cpu()), || here.heard());
-            let is_explained = scan.explains(view.weight, here.demand.load(scan.number), parts);
+            let is_explained = scan.explains(view.weight, here.demand.most(scan.number), parts);
             let (waits, is_explained) = scan.waits_for(watched, view.runtime_ns, is_explained);
             let is_due = is_explained && waits >= scan.most
                 || waits >= scan.scans_in(READER_TURN_AFTER_MS).max(1) && self.host.is_in_read_section(view.id);
