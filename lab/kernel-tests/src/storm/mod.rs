@@ -172,12 +172,10 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
             return Err(error.context(format!("seed {seed}")));
         }
     };
-    for mut child in stressors {
-        let status = wait(&mut child, breadth.patience * 3)?;
-        ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
-    }
-    if let Some(mut child) = unjudged {
-        wait(&mut child, breadth.patience * 3)?;
+    if let Err(error) = calm_down(stressors, unjudged, breadth.patience * 3) {
+        fs::write("/host/waits.txt", watch::tasks()?)?;
+        storm.save_call_logs()?;
+        return Err(error.context(format!("seed {seed}, at the end")));
     }
     let processes = forks()? - forks_before;
     let (cpus_still_ms, wheels_still_ms) = (worst_ms(&storm.of_cpus), worst_ms(&storm.of_wheels));
@@ -218,6 +216,17 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
     println!("{}", serde_json::to_string(&report)?);
     drop(sessions);
     Ok(())
+}
+
+/// Waits until all of stress-ng has ended.
+fn calm_down(stressors: Vec<Child>, unjudged: Option<Child>, patience: Duration) -> Result<()> {
+    for (number, mut child) in stressors.into_iter().enumerate() {
+        let status = wait(&mut child, patience).with_context(|| format!("stressors of group {number}"))?;
+        ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
+    }
+    unjudged.map_or(Ok(()), |mut child| {
+        wait(&mut child, patience).map(drop).context("stressor of threads that come and go")
+    })
 }
 
 fn is_cpu(entry: &fs::DirEntry) -> bool {

@@ -32,9 +32,9 @@ pub(super) fn start(waits: Vec<Waits>, most: Duration, stop: &Arc<AtomicBool>) {
     });
 }
 
-/// A line for each: its number, name, state, CPU, class and priority in it, and group.
-fn tasks() -> Result<String> {
-    let mut lines = vec!["tid name state cpu class priority group".to_owned()];
+/// A line for each: its number, name, state, CPU, class and priority in it, group, and where it is in the kernel.
+pub(super) fn tasks() -> Result<String> {
+    let mut lines = vec!["tid name state cpu class priority group stack".to_owned()];
     let is_process =
         |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(|c: char| c.is_ascii_digit());
     for process in fs::read_dir("/proc")?.flatten().filter(is_process) {
@@ -51,11 +51,13 @@ fn task(path: &str) -> Result<Option<String>> {
     // The first one is the third of proc_pid_stat(5).
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).copied().unwrap_or("?");
-    if !matches!(field(3), "R" | "D") {
+    let name = name.replacen('(', "", 1);
+    if !matches!(field(3), "R" | "D") && !name.ends_with("stress-ng") && !name.contains("stress-ng-") {
         return Ok(None);
     }
     let group = fs::read_to_string(format!("{path}/cgroup"))?;
-    let name = name.replacen('(', "", 1);
+    let stack = fs::read_to_string(format!("{path}/stack")).unwrap_or_default();
+    let stack: Vec<&str> = stack.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     let [state, cpu, class, priority] = [3, 39, 41, 40].map(field);
-    Ok(Some(format!("{name} {state} {cpu} {class} {priority} {}", group.trim())))
+    Ok(Some(format!("{name} {state} {cpu} {class} {priority} {} {}", group.trim(), stack.join(" "))))
 }

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         races::TESTS,
         hostile::TESTS,
     ];
-    let by_hand = [parallel::BY_HAND, groups::BY_HAND];
+    let by_hand = [parallel::BY_HAND, groups::BY_HAND, storm::BY_HAND];
     let mut tests: Vec<&Test> = files.into_iter().chain(by_hand).flatten().collect();
     let others: &[Test] = parallel::others(&tests).into_iter().chain(alarms::tests()).collect::<Vec<_>>().leak();
     tests.extend(others);

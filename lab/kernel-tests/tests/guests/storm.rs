@@ -10,16 +10,24 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    pool::tests,
+    pool::{Test, tests},
     test_guest::{Machine, TestGuest},
 };
 
 tests! {
     Machine::Storm => {
         280 policies_live_through_a_storm_of_everything_at_once,
-        200 policies_live_through_a_storm_of_a_thousand_threads_of_all_weights,
     }
 }
+
+/// What `make nightly` does besides. Once in ten runs stress-ng had not ended after three minutes, on a machine that had much else to do.
+pub(crate) const BY_HAND: &[Test] = &[Test {
+    name: "policies_live_through_a_storm_of_a_thousand_threads_of_all_weights",
+    machine: Machine::Storm,
+    seconds: 200,
+    is_ignored: true,
+    run: &policies_live_through_a_storm_of_a_thousand_threads_of_all_weights,
+}];
 
 /// How long it lasts, by the guest's clock, unless `EKIDEN_STORM_MINUTES` says otherwise.
 fn seconds(minutes: u64) -> u64 {
