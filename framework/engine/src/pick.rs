@@ -416,7 +416,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A task of which its policy has not heard, because it had a turn without it or has changed its policy since it was picked, does not run after
-    /// all. Nobody has a token of it.
+    /// all. No policy holds a token of it.
     #[cold]
     fn refused_unheard(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, seen: State) {
         let cpu = handling.event.cpu;

@@ -566,7 +566,7 @@ fn tasks_that_would_wait_longer_than_the_kernel_bears_have_turns() {
     }
     had.sort_unstable_by_key(|task| task.slot);
     assert_eq!(had, light);
-    // Nobody is owed one any more, and all four are the policy's.
+    // None is owed a turn any more, and all four are the policy's.
     assert!(tick(&bench, last, 0).kicks.is_empty());
     let mut picked = [gives_way(&bench, last).task].to_vec();
     picked.extend((0..3).map(|_| bench.pick(0).task));
