@@ -52,7 +52,7 @@ fn task(path: &str) -> Result<Option<String>> {
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).copied().unwrap_or("?");
     let name = name.replacen('(', "", 1);
-    if !matches!(field(3), "R" | "D") && !name.ends_with("stress-ng") && !name.contains("stress-ng-") {
+    if !matches!(field(3), "R" | "D") && !name.contains("stress-ng") {
         return Ok(None);
     }
     let group = fs::read_to_string(format!("{path}/cgroup"))?;
