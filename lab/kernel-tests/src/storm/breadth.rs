@@ -12,7 +12,7 @@ pub(super) struct Breadth {
     /// What it does besides, in the first one, and is not asked for how it ended.
     pub(super) unjudged: Option<&'static str>,
     pub(super) has_huge_pages: bool,
-    /// How long a process may take to stop, to freeze or to die when it is told so.
+    /// How long those who are told to freeze or to die may have no CPU before one of them is lost.
     pub(super) patience: Duration,
 }
 

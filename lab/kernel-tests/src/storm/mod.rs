@@ -10,7 +10,7 @@ mod watch;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io,
+    io, mem,
     path::{Path, PathBuf},
     process::Child,
     sync::{
@@ -32,12 +32,21 @@ use crate::{guest_tests::config, load::pause, upgrades::PingPong};
 use self::{
     breadth::{Breadth, DAILY, WIDE},
     canary::Canary,
-    group::{Group, start_in},
+    group::{Group, start_in, until},
     steps::STEPS,
 };
 
 /// If a CPU runs not even a real-time thread for so long, or serves no timer, the console says what each CPU does.
 const CPU_STILL: Duration = Duration::from_secs(2);
+
+/// A slice of a policy that gives none, as `SCX_SLICE_DFL`.
+const SLICE_MS: u64 = 20;
+
+/// What sched_ext's watchdog bears.
+const KERNEL_BEARS_MS: u64 = 30_000;
+
+/// About how many threads of ours and of the kernel want a CPU at a time.
+const OWN_THREADS: u64 = 16;
 
 /// Processes that the fork bomb may have at once.
 const BOMB_PROCESSES: u32 = 24;
@@ -50,14 +59,16 @@ struct StormReport {
     cpus: u32,
     /// Threads of stress-ng at most, as each step found them.
     threads: u64,
-    /// What happened how often.
+    /// What happened how often, and how long it took at most.
     happened: BTreeMap<&'static str, u32>,
+    took_ms_max: BTreeMap<&'static str, u64>,
     processes: u64,
     round_trips: u64,
-    /// The longest time for which a runnable thread had no CPU, of those that look at the clock all the time and of those
-    /// who sleep in between.
-    wait_ms_busy: u64,
-    wait_ms_sleeper: u64,
+    /// The longest time for which a runnable thread had no CPU: while its policy was the first that is asked, and while it was asked later.
+    wait_ms: u64,
+    wait_ms_later: u64,
+    /// How long the latter may be.
+    later_ms_max: u64,
     /// The longest wait of a real-time thread on each CPU, and of one that its timer wheel wakes.
     cpus_still_ms: Vec<u64>,
     wheels_still_ms: Vec<u64>,
@@ -81,6 +92,10 @@ struct Storm {
     threads: u64,
     rng: fastrand::Rng,
     sessions: Vec<Session>,
+    /// The policy of our own threads is asked later than another one.
+    is_later: bool,
+    waits: Waited,
+    took_ms_max: BTreeMap<&'static str, u64>,
     /// What the policies in these policy slots were asked lately.
     call_logs: BTreeMap<u32, (CallLog, Header)>,
     canaries: [Canary; 3],
@@ -93,6 +108,15 @@ struct Storm {
     wait_ms_max: u64,
     /// The longest that sched_ext had all tasks in its own queue, as it does for a suspend. No policy decides who runs meanwhile.
     bypassed_ms: u64,
+}
+
+/// For how long a thread of ours that wanted a CPU had none at most, in milliseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waited {
+    /// While its policy was the first that is asked.
+    first: u64,
+    /// While it was asked later.
+    later: u64,
 }
 
 /// From here on `ekiden.ko` measures for how long interrupts are off because of it.
@@ -128,6 +152,9 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
         threads: 0,
         rng: fastrand::Rng::with_seed(seed),
         sessions: Vec::new(),
+        is_later: false,
+        waits: Waited::default(),
+        took_ms_max: BTreeMap::new(),
         call_logs: BTreeMap::new(),
         canaries: [0, 1, 10].map(|ms| Canary::start(&stop, Duration::from_millis(ms))),
         of_cpus: (0..cpus).map(|cpu| Canary::on(cpu, &stop)).collect(),
@@ -172,19 +199,19 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
             return Err(error.context(format!("seed {seed}")));
         }
     };
-    if let Err(error) = calm_down(stressors, unjudged, breadth.patience * 3) {
+    if let Err(error) = calm_down(&storm.groups, stressors, unjudged, breadth.patience * 3) {
         fs::write("/host/waits.txt", watch::tasks()?)?;
         storm.save_call_logs()?;
         return Err(error.context(format!("seed {seed}, at the end")));
     }
     let processes = forks()? - forks_before;
     let (cpus_still_ms, wheels_still_ms) = (worst_ms(&storm.of_cpus), worst_ms(&storm.of_wheels));
-    let Storm { sessions, groups, canaries, of_cpus, of_wheels, bypassed_ms, threads, .. } = storm;
+    let later_ms_max = storm.later_ms_max();
+    let Storm { sessions, groups, canaries, of_cpus, of_wheels, bypassed_ms, threads, waits, took_ms_max, .. } = storm;
     groups.into_iter().try_for_each(Group::end)?;
     stop.store(true, Relaxed);
     let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
-    let [busy, sleeper, late_sleeper] = canaries.map(Canary::end);
-    of_cpus.into_iter().chain(of_wheels).try_for_each(|canary| canary.end().map(drop))?;
+    canaries.into_iter().chain(of_cpus).chain(of_wheels).try_for_each(Canary::end)?;
     pause(200);
     let status = Status::read()?.unwrap_or_default();
     let off_ns_max = off_times(&status);
@@ -196,10 +223,12 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
         cpus,
         threads,
         happened,
+        took_ms_max,
         processes,
         round_trips,
-        wait_ms_busy: busy?,
-        wait_ms_sleeper: sleeper?.max(late_sleeper?),
+        wait_ms: waits.first,
+        wait_ms_later: waits.later,
+        later_ms_max,
         cpus_still_ms,
         wheels_still_ms,
         tasks_before,
@@ -218,15 +247,18 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
     Ok(())
 }
 
-/// Waits until all of stress-ng has ended.
-fn calm_down(stressors: Vec<Child>, unjudged: Option<Child>, patience: Duration) -> Result<()> {
+/// Waits until all of stress-ng has ended, wherever its processes are by now.
+fn calm_down(groups: &[Group], stressors: Vec<Child>, unjudged: Option<Child>, patience: Duration) -> Result<()> {
+    let ended = |child: &mut Child| {
+        let ran_us = || groups.iter().map(Group::ran_us).sum();
+        until(patience, ran_us, || Ok(child.try_wait()?.is_some()))?;
+        anyhow::Ok(child.wait()?.code())
+    };
     for (number, mut child) in stressors.into_iter().enumerate() {
-        let status = wait(&mut child, patience).with_context(|| format!("stressors of group {number}"))?;
+        let status = ended(&mut child).with_context(|| format!("stressors of group {number}"))?;
         ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
     }
-    unjudged.map_or(Ok(()), |mut child| {
-        wait(&mut child, patience).map(drop).context("stressor of threads that come and go")
-    })
+    unjudged.map_or(Ok(()), |mut child| ended(&mut child).map(drop).context("stressor of threads that come and go"))
 }
 
 fn is_cpu(entry: &fs::DirEntry) -> bool {
@@ -297,11 +329,14 @@ impl Storm {
                     return Ok(happened);
                 }
                 say(name)?;
+                let begin = Instant::now();
                 step(self).and_then(|()| self.all_is_well(name)).with_context(|| {
                     let (cpus, wheels) = (worst_ms(&self.of_cpus), worst_ms(&self.of_wheels));
                     format!("{name}, after {happened:?}; CPUs stood still for {cpus:?} ms at most, their timer wheels for {wheels:?} ms")
                 })?;
                 *happened.entry(name).or_default() += 1;
+                let took_ms = self.took_ms_max.entry(name).or_default();
+                *took_ms = (*took_ms).max(begin.elapsed().as_millis() as u64);
                 pause(20);
             }
         }
@@ -326,22 +361,38 @@ impl Storm {
     fn all_is_well(&mut self, step: &str) -> Result<()> {
         self.threads = self.threads.max(self.groups.iter().map(Group::threads).sum());
         self.sessions.iter().try_for_each(Session::check)?;
-        for policy in Status::read()?.unwrap_or_default().policies {
-            let wrong = policy.counts.last_contract_violation.or(policy.last_unexpected_transition);
-            ensure!(wrong.is_none(), "{} in policy slot {}: {}", policy.policy, policy.slot, wrong.unwrap_or_default());
+        let policies = Status::read()?.unwrap_or_default().policies;
+        for policy in &policies {
+            let wrong = policy.counts.last_contract_violation.as_ref().or(policy.last_unexpected_transition.as_ref());
+            ensure!(wrong.is_none(), "{} in policy slot {}: {}", policy.policy, policy.slot, wrong.unwrap());
         }
-        let waits = self.canaries.each_ref().map(Canary::worst_ms);
+        // The step may have changed the order.
+        let is_later = policies.first().is_some_and(|first| !first.default);
+        let was_later = mem::replace(&mut self.is_later, is_later);
+        let waits = self.canaries.each_ref().map(Canary::take_worst_ms);
         let worst_ms = waits.into_iter().max().unwrap_or_default();
-        let Self { wait_ms_max, bypassed_ms, .. } = *self;
-        if worst_ms > wait_ms_max + bypassed_ms {
-            let policies = Status::read()?.unwrap_or_default().policies;
-            let policies: Vec<_> = policies.into_iter().map(|policy| policy.policy).collect();
-            bail!(
-                "after {step} a thread of ours had no CPU for {worst_ms} ms, of which policies were bypassed for {bypassed_ms} ms at most; one \
-                 that spins, and two that nap for 1 and 10 ms: {waits:?}; policies: {policies:?}"
-            );
-        }
+        let (worst, ms_max) = if is_later || was_later {
+            let ms_max = self.later_ms_max();
+            (&mut self.waits.later, ms_max)
+        } else {
+            (&mut self.waits.first, self.wait_ms_max)
+        };
+        *worst = worst_ms.max(*worst);
+        let bypassed_ms = self.bypassed_ms;
+        ensure!(
+            worst_ms <= ms_max + bypassed_ms,
+            "after {step} a thread of ours had no CPU for {worst_ms} ms, longer than {ms_max} ms, of which policies were bypassed for \
+             {bypassed_ms} ms at most; one that spins, and two that nap for 1 and 10 ms: {waits:?}; policies: {:?}",
+            policies.iter().map(|policy| (&policy.policy, policy.default)).collect::<Vec<_>>()
+        );
         Ok(())
+    }
+
+    /// For how long a thread may have no CPU whose policy is asked later than another one and is first come, first served: every other thread has a
+    /// slice before it, and all of them share an eighth of the one CPU that may be left.
+    fn later_ms_max(&self) -> u64 {
+        let threads = self.threads + u64::from(BOMB_PROCESSES) + OWN_THREADS;
+        self.wait_ms_max.max((8 * SLICE_MS * threads).min(KERNEL_BEARS_MS))
     }
 
     /// A policy has come.

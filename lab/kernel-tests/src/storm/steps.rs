@@ -138,10 +138,10 @@ impl Storm {
     fn freeze_group(&mut self) -> Result<()> {
         let group = self.group();
         self.groups[group].set("cgroup.freeze", "1")?;
-        self.groups[group].must_say("frozen 1")?;
+        self.groups[group].must_say("frozen 1", &[])?;
         pause(self.rng.u64(0..100));
         self.groups[group].set("cgroup.freeze", "0")?;
-        self.groups[group].must_say("frozen 0")
+        self.groups[group].must_say("frozen 0", &[])
     }
 
     fn stop_processes(&mut self) -> Result<()> {
@@ -179,7 +179,7 @@ impl Storm {
         bomb.set("pids.max", &BOMB_PROCESSES.to_string())?;
         bomb.set("cpu.weight", &DAILY.weights.start.to_string())?;
         let mut first = start_in(&bomb, "sh", &["-c", "b() { b & b & wait; }; b 2>/dev/null"])?;
-        bomb.must_say("populated 1")?;
+        bomb.must_say("populated 1", &[first.id()])?;
         pause(150);
         bomb.end()?;
         wait(&mut first, self.breadth.patience * 3).map(drop)
