@@ -192,6 +192,13 @@ fn policy_in_words(
     if counts.slowed > 0 {
         writeln!(f, "  slowed      {} times it wanted more kicks, timers or picks than it may have", counts.slowed)?;
     }
+    if counts.turns > 0 {
+        writeln!(
+            f,
+            "  turns       {} that tasks had without it, as their fair share was too long a wait",
+            counts.turns
+        )?;
+    }
     writeln!(f, "  violations  {}{}", counts.contract_violations, in_words(counts.last_contract_violation.as_deref()))?;
     match policy.fault.as_ref().or(counts.engine_fault.as_ref()) {
         Some(fault) => writeln!(f, "  fault       {fault}{}", ago(policy.faulted_ago())),

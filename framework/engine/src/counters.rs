@@ -23,6 +23,7 @@ pub struct Counters {
     pub(crate) refusals: AtomicU64,
     pub(crate) unexpected_transitions: AtomicU64,
     pub(crate) slowed: AtomicU64,
+    pub(crate) turns: AtomicU64,
 }
 
 /// The sum over all CPUs.
@@ -40,6 +41,8 @@ pub struct Totals {
     pub unexpected_transitions: u64,
     /// Wishes beyond what a policy may have in a time, which came later or were counted against it.
     pub slowed: u64,
+    /// Turns that tasks had without their policy, because their fair share was a longer wait than the kernel bears.
+    pub turns: u64,
 }
 
 impl Counters {
@@ -56,6 +59,7 @@ impl Counters {
         totals.refusals += self.refusals.load(Relaxed);
         totals.unexpected_transitions += self.unexpected_transitions.load(Relaxed);
         totals.slowed += self.slowed.load(Relaxed);
+        totals.turns += self.turns.load(Relaxed);
     }
 }
 

@@ -8,6 +8,7 @@ use ekiden::{CpuId, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::Status;
 
+use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::pick::NO_RANK;
 use crate::state::Phase;
@@ -94,7 +95,9 @@ impl<P: Policy> Engine<P> {
             return false;
         }
         self.groups.sleep(task.slot);
-        self.take_back(handling, self.policy_slot_of::<false>(seen), task, entry);
+        let policy_slot = self.policy_slot_of::<false>(seen);
+        Counters::count(&self.counters(cpu, policy_slot).turns);
+        self.take_back(handling, policy_slot, task, entry);
         handling.outcome.status = Status::Run as i32;
         handling.outcome.task = task;
         handling.outcome.host_task = entry.host_task.load(Relaxed);

@@ -261,6 +261,9 @@ pub struct Counts {
     /// Wishes of the policy beyond what it may have in a time: kicks that came later, timers that were too short, searches in vain.
     #[serde(default)]
     pub slowed: u64,
+    /// Turns that tasks had without the policy, because their fair share was a longer wait than the kernel bears.
+    #[serde(default)]
+    pub turns: u64,
     /// Contract violations that were put right.
     #[serde(default)]
     pub contract_violations: u64,
