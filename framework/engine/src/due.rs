@@ -22,7 +22,7 @@ const TURN_NS: u64 = 4_000_000;
 /// In [`Engine::unasked`], above the count of tasks for which there is no room.
 const ONE: u64 = 1 << 32;
 
-/// The tasks that a CPU owes a turn. One scan at a time adds some, and only the CPU itself takes them.
+/// The tasks that a CPU owes a turn. One scan at a time adds some; the CPU itself takes them, or whoever takes it offline.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     tasks: [AtomicU64; MOST],
@@ -108,6 +108,13 @@ impl<P: Policy> Engine<P> {
             self.found_something(handling, cpu);
         }
         true
+    }
+
+    /// A CPU leaves, and what waits for it waits elsewhere.
+    pub(crate) fn owe_none(&self, cpu: CpuId) {
+        while self.cpu(cpu).due.take().is_some() {
+            self.unasked.fetch_sub(ONE, Relaxed);
+        }
     }
 
     /// A tick: the task that runs gives way if others are owed a turn.

@@ -67,6 +67,7 @@ impl<P: Policy> Engine<P> {
     /// the kernel, and no CPU would ask for it here again: such tasks go to a CPU that stays.
     pub(crate) fn cpu_offline(&self, handling: &mut Handling<'_>) {
         let leaving = handling.event.cpu;
+        self.owe_none(leaving);
         self.tell_all(handling, Call::CpuOffline, leaving);
         for view in self.tasks.iter() {
             if view.state.phase() != Phase::Ready || view.state.cpu() != leaving {

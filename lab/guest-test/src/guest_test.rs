@@ -298,6 +298,9 @@ pub enum GuestTest {
         /// How long before it is measured, and for how long.
         #[arg(long, num_args = 2)]
         seconds: Vec<u32>,
+        /// How long a task may wait unless its fair share explains more, in milliseconds; if nothing is said, as usual.
+        #[arg(long)]
+        starved_after_ms: Option<u64>,
     },
     /// Limits of CPU time with periods of all lengths.
     Exact {

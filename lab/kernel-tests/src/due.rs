@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ekiden_loader::Session;
+use ekiden_loader::{Session, Status};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,
@@ -16,6 +16,7 @@ use nix::{
 use serde::Serialize;
 
 use crate::{
+    bound::Bound,
     guest_tests::config,
     load::{Worker, stay_on_cpu_1},
 };
@@ -26,6 +27,8 @@ struct DueReport {
     had_ns: u64,
     all_ns: u64,
     seconds: f64,
+    /// How many turns it had without its policy.
+    turns: u64,
     still_running: bool,
 }
 
@@ -42,9 +45,17 @@ fn ran_ns(thread: &Pid) -> Result<u64> {
 }
 
 /// One task beside this many others on a CPU: it is measured for this many seconds, after this many others.
-pub(crate) fn due(modules: &Path, policy: &str, others: u32, nices: [i32; 2], seconds: [u32; 2]) -> Result<()> {
+pub(crate) fn due(
+    modules: &Path,
+    policy: &str,
+    others: u32,
+    nices: [i32; 2],
+    seconds: [u32; 2],
+    starved_after_ms: Option<u64>,
+) -> Result<()> {
     let [before_s, measured_s] = seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let session = Session::start(&config(modules, policy))?;
+    let _bound = starved_after_ms.map(Bound::of_ms).transpose()?;
     stay_on_cpu_1()?;
     // With its first thread.
     let crowd = Worker::crowd(others.saturating_sub(1))?;
@@ -73,6 +84,7 @@ pub(crate) fn due(modules: &Path, policy: &str, others: u32, nices: [i32; 2], se
         had_ns,
         all_ns: had_ns + after.1 - before.1,
         seconds: start.elapsed().as_secs_f64(),
+        turns: Status::read()?.unwrap_or_default().counts.turns,
         still_running: session.is_running(),
     };
     println!("{}", serde_json::to_string(&report)?);

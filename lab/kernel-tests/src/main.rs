@@ -126,8 +126,8 @@ fn main() -> anyhow::Result<()> {
         GuestTest::ReaderKilled { ekiden, to } => commands::reader_killed(modules, &ekiden, &to),
         GuestTest::FoundFlight { ekiden, to } => commands::found_flight(modules, &ekiden, &to),
         GuestTest::RecordedGroups { to } => groups::recorded_groups(modules, &to),
-        GuestTest::Due { policy, others, nices, seconds } => {
-            due::due(modules, &policy, others, [nices[0], nices[1]], [seconds[0], seconds[1]])
+        GuestTest::Due { policy, others, nices, seconds, starved_after_ms } => {
+            due::due(modules, &policy, others, [nices[0], nices[1]], [seconds[0], seconds[1]], starved_after_ms)
         }
         GuestTest::ManyTasksAndGroups { tasks, groups } => groups::many_tasks_and_groups(modules, tasks, groups),
         GuestTest::Exact { policy, tasks, seconds } => quotas::exact(modules, policy.as_deref(), &tasks, seconds),

@@ -588,6 +588,17 @@ fn a_task_that_has_left_moved_or_slept_is_owed_no_turn() {
     assert_eq!((bench.pick(1).task, bench.engine.totals().turns), (moved, 0));
 }
 
+#[test]
+fn a_cpu_that_leaves_owes_no_turn() {
+    let bench = Bench::new::<Fifo>();
+    let (runs, [_light]) = owed_turns::<1>(&bench);
+    assert!(!tick(&bench, runs, 0).kicks.is_empty());
+    bench.about(EventKind::CpuOffline, 0, TaskId::NONE, 0);
+    bench.about(EventKind::CpuOnline, 0, TaskId::NONE, 0);
+    assert!(tick(&bench, runs, 0).kicks.is_empty());
+    assert_eq!(bench.engine.totals().turns, 0);
+}
+
 /// Its affinity has changed since it was chosen, and it waits elsewhere in the kernel.
 #[test]
 fn a_turn_that_cannot_be_taken_brings_the_task_back_to_its_policy() {

@@ -16,6 +16,9 @@ use ekiden_replay::Replay;
 use serde_json::Value;
 
 tests! {
+    Machine::Calm => {
+        12 a_task_of_next_to_no_weight_has_turns_and_its_policy_goes_on,
+    }
     Machine::Crowded => {
         8 shares_and_limits_of_control_groups_hold_under_a_policy,
         16 shares_and_limits_of_control_groups_hold_under_every_policy,
@@ -85,6 +88,19 @@ fn under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel(guest: &TestGuest) {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Its share is 1 ÷ 5,919, which is a turn of 3 ms in 17 seconds. Instead of after eight seconds it is owed a turn after two.
+fn a_task_of_next_to_no_weight_has_turns_and_its_policy_goes_on(guest: &TestGuest) {
+    let report = &guest.guest_test(
+        "due --modules /lab --policy eevdf --others 1 --nices -20 19 --seconds 1 10 --starved-after-ms 2000",
+    )[0];
+    println!("{report}");
+    let (turns, had_ns) = (report["turns"].as_u64().unwrap(), report["had_ns"].as_u64().unwrap());
+    // Two seconds and a scan between two of them, and 4 ms each, which begin in the middle of a tick.
+    assert!((3..=6).contains(&turns), "{report}");
+    assert!((turns - 1) * 3_000_000 < had_ns && had_ns < (turns + 1) * 8_000_000, "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
 }
 
 /// What each part of the guest test is to measure, in percent, and how far off that may be.
