@@ -84,6 +84,7 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
             policy.counts.unexpected_transitions
         }),
         ("ekiden_slowed_total", "Wishes beyond what a policy may have in a time.", |policy| policy.counts.slowed),
+        ("ekiden_ticks_total", "Ticks that found a task of the policy running.", |policy| policy.counts.ticks),
         ("ekiden_turns_total", "Turns that tasks had without the policy.", |policy| policy.counts.turns),
         ("ekiden_contract_violations_total", "Contract violations of the policy that were put right.", |policy| {
             policy.counts.contract_violations

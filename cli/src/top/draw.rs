@@ -187,7 +187,7 @@ fn widths(policies: &[&Policy], room: u16) -> Vec<(usize, u16)> {
         policies.iter().map(|policy| text(policy).chars().count()).max().unwrap_or(0).min(usize::from(u16::MAX)) as u16
     };
     let name = longest(|policy| &policy.name).clamp(6, 24);
-    let mut widths: Vec<(usize, u16)> = (0..).zip([name, 6, 0, 7, 8, 7, 7, 8, 10, 9]).collect();
+    let mut widths: Vec<(usize, u16)> = (0..).zip([name, 6, 0, 7, 5, 8, 7, 7, 8, 10, 9]).collect();
     let sum = |widths: &[(usize, u16)]| widths.iter().map(|(_, width)| width + 1).sum::<u16>() - 1;
     // All of the parameters or none: a few letters of them say nothing, and they have a line of their own where they have no column.
     let params = longest(|policy| &policy.params).max(10);
@@ -208,7 +208,7 @@ fn widths(policies: &[&Policy], room: u16) -> Vec<(usize, u16)> {
 const PARAMETERS: usize = 2;
 
 /// The columns that are left out where there is too little room, in this order: searches in vain, moves, refusals, tasks, numbers.
-const FIRST_TO_GO: [usize; 5] = [5, 6, 7, 3, 1];
+const FIRST_TO_GO: [usize; 5] = [6, 7, 8, 3, 1];
 
 /// The parameters of each policy, if the table has no room for them.
 fn params(page: &Page, width: u16) -> Vec<Line<'static>> {
@@ -237,7 +237,7 @@ fn own_figures(page: &Page) -> Vec<Line<'static>> {
 fn table(policies: &[&Policy], room: u16) -> Table<'static> {
     let right = |text: String| Text::from(text).right_aligned();
     let widths = widths(policies, room);
-    let chosen = |cells: [Text<'static>; 10]| {
+    let chosen = |cells: [Text<'static>; 11]| {
         let mut cells: Vec<_> = cells.into_iter().map(Some).collect();
         widths.iter().filter_map(|(column, _)| cells[*column].take()).collect::<Vec<_>>()
     };
@@ -252,6 +252,7 @@ fn table(policies: &[&Policy], room: u16) -> Table<'static> {
             right(policy.number.to_string()),
             Text::from(policy.params.clone()),
             right(policy.tasks.to_string()),
+            right(policy.share_percent.map_or("–".into(), |percent| format!("{percent:.0} %"))),
             right(rate(policy.picks_per_s)),
             right(rate(policy.idle_searches_per_s)),
             right(rate(policy.migrations_per_s)),
@@ -266,6 +267,7 @@ fn table(policies: &[&Policy], room: u16) -> Table<'static> {
         right("number".into()),
         Text::from("parameters"),
         right("tasks".into()),
+        right("share".into()),
         right("picks/s".into()),
         right("idle/s".into()),
         right("moves/s".into()),

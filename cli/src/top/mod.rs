@@ -25,8 +25,9 @@ Examples:
   ekiden top --interval 5 --json     for programs: one object every five seconds
   ekiden top --once --interval 0.5   one page as text
 
-Keys: q ends, s sorts by something else, space pauses. `moves/s` are waiting
-tasks that the policy moved to another CPU; `waiting` is how many tasks waited
+Keys: q ends, s sorts by something else, space pauses. `share` is a policy's
+part of the time in which CPUs ran tasks of policies, by ticks; `moves/s` are
+waiting tasks that it moved to another CPU; `waiting` is how many tasks waited
 for a CPU on average. As root and with BTF, it looks at the run queues fifty
 times a second, under whichever scheduler: a CPU is `wasted` when it is idle
 while a task waits that could use it; `waited` are those who waited the longest

@@ -58,6 +58,8 @@ pub(super) struct Policy {
     /// Whether it has the tasks for which no policy was chosen.
     pub(super) default: bool,
     pub(super) tasks: u64,
+    /// Which part its tasks had of the time in which CPUs ran tasks of policies.
+    pub(super) share_percent: Option<f64>,
     pub(super) picks_per_s: Option<f64>,
     /// Searches for work that found none.
     pub(super) idle_searches_per_s: Option<f64>,
@@ -92,10 +94,12 @@ impl Page {
         let nothing = ekiden_loader::Status::default();
         let status = after.everything.ekiden.as_ref().unwrap_or(&nothing);
         let earlier = before.everything.ekiden.as_ref().map_or(&[][..], |status| &status.policies);
-        let policy = |now: &PolicyStatus| {
-            let then = earlier.iter().find(|then| then.instance == now.instance);
-            Policy::between(then, now, interval)
+        let pairs = || {
+            let then = |now: &PolicyStatus| earlier.iter().find(|then| then.instance == now.instance);
+            status.policies.iter().map(move |now| (then(now), now))
         };
+        let ticks = pairs().filter_map(|(then, now)| ticks_between(then, now)).sum();
+        let policy = |(then, now)| Policy::between(then, now, interval, ticks);
         let seen = before.seen.as_ref().ok().zip(after.seen.as_ref().ok());
         let looks = seen.map(|(then, now)| now.looks - then.looks).filter(|looks| *looks > 0);
         let per_look = |count: fn(&Seen) -> u64| Some((count(seen?.1) - count(seen?.0)) as f64 / looks? as f64);
@@ -115,7 +119,7 @@ impl Page {
             attached: status.attached,
             tasks: status.counts.tasks,
             tasks_max: status.capacity,
-            policies: status.policies.iter().map(policy).collect(),
+            policies: pairs().map(policy).collect(),
             last_fault: last.or_else(|| status.fault.clone()),
             cpus: after.cpus.iter().map(cpu).collect(),
             wasted_cpus: per_look(|seen| seen.wasted),
@@ -123,6 +127,10 @@ impl Page {
             watch_trouble: after.seen.as_ref().err().cloned(),
         }
     }
+}
+
+fn ticks_between(then: Option<&PolicyStatus>, now: &PolicyStatus) -> Option<u64> {
+    Some(now.counts.ticks.saturating_sub(then?.counts.ticks))
 }
 
 /// The tasks that waited between two looks.
@@ -142,7 +150,8 @@ fn waits(then: &Seen, now: &Seen) -> Vec<Wait> {
 }
 
 impl Policy {
-    fn between(then: Option<&PolicyStatus>, now: &PolicyStatus, interval: Duration) -> Self {
+    /// `ticks` is what all policies had.
+    fn between(then: Option<&PolicyStatus>, now: &PolicyStatus, interval: Duration, ticks: u64) -> Self {
         let then = then.filter(|_| !interval.is_zero());
         let per_s = |now: u64, then: u64| now.saturating_sub(then) as f64 / interval.as_secs_f64();
         let rate = |count: fn(&Counts) -> u64| then.map(|then| per_s(count(&now.counts), count(&then.counts)));
@@ -154,6 +163,7 @@ impl Policy {
             alive: now.alive,
             default: now.default,
             tasks: now.counts.tasks,
+            share_percent: ticks_between(then, now).filter(|_| ticks > 0).map(|own| own as f64 / ticks as f64 * 100.0),
             picks_per_s: rate(|counts| counts.picks),
             idle_searches_per_s: rate(|counts| counts.idles),
             migrations_per_s: rate(|counts| counts.migrations),

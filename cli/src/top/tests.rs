@@ -60,8 +60,8 @@ fn idle(nr: u32) -> Vec<CpuTimes> {
 fn busy() -> Page {
     let wfq = |counts| PolicyStatus { default: true, ..policy("wfq", 3, "slice_min_us=500", counts) };
     let before = vec![wfq(counts(90, 1000, 10, 0)), policy("fifo", 12, "", counts(4, 0, 0, 0))];
-    let refusals = Counts { refusals: 2, contract_violations: 1, ..counts(7, 50_000, 3, 800) };
-    let after = vec![wfq(counts(100, 21_000, 11, 6)), policy("fifo", 12, "", refusals)];
+    let refusals = Counts { ticks: 440, refusals: 2, contract_violations: 1, ..counts(7, 50_000, 3, 800) };
+    let after = vec![wfq(Counts { ticks: 60, ..counts(100, 21_000, 11, 6) }), policy("fifo", 12, "", refusals)];
     let cpus = vec![cpu(0, 1000, 4000), cpu(1, 250, 100), cpu(2, 0, 0)];
     Page::between(&sample(10, Some(status(before)), idle(3)), &sample(12, Some(status(after)), cpus))
 }
@@ -87,9 +87,9 @@ fn a_page_shows_rates_of_each_policy_and_what_each_cpu_does() {
             scheduler  ekiden_wfq (sched_ext)
             tasks      107 of 32768
 
-            policy number parameters         tasks  picks/s  idle/s moves/s refusals violations state
-            wfq         3 slice_min_us=500     100    10000     0.5     3.0        0          0 default
-            fifo       12                        7    25000     1.5     400        2          1
+            policy number parameters         tasks share  picks/s  idle/s moves/s refusals violations state
+            wfq         3 slice_min_us=500     100  12 %    10000     0.5     3.0        0          0 default
+            fifo       12                        7  88 %    25000     1.5     400        2          1
 
              cpu                busy waiting   cpu                busy waiting   cpu                busy waiting
                0 ████████████  100 %     2.0     1 ███·········   25 %     0.1     2 ············    0 %     0.0
@@ -113,8 +113,8 @@ fn queues_of_hints_are_shown_with_what_they_have_counted() {
         scheduler  ekiden_wfq (sched_ext)
         tasks      107 of 32768
 
-        policy   number parameters   tasks  picks/s  idle/s moves/s refusals violations state
-        locality      3                  1        0       0       0        0          0
+        policy   number parameters   tasks share  picks/s  idle/s moves/s refusals violations state
+        locality      3                  1     –        0       0       0        0          0
         queues     locality: 1 open of 4, 100 hints/s; 300 hints, 2 refused, 3 had no room; 5 notices, 1 had no room
                    queue 9 of process 4711: 300 hints, 2 refused, 3 had no room; 5 notices, 1 had no room
 
@@ -187,9 +187,9 @@ fn policies_are_sorted_by_what_is_chosen_and_a_pause_is_shown() {
             scheduler  ekiden_wfq (sched_ext)
             tasks      107 of 32768
 
-            policy number parameters         tasks  picks/s  idle/s moves/s refusals violations state
-            fifo       12                        7    25000     1.5     400        2          1
-            wfq         3 slice_min_us=500     100    10000     0.5     3.0        0          0 default
+            policy number parameters         tasks share  picks/s  idle/s moves/s refusals violations state
+            fifo       12                        7  88 %    25000     1.5     400        2          1
+            wfq         3 slice_min_us=500     100  12 %    10000     0.5     3.0        0          0 default
 
 
              q ends   s sorts (now by picks)   space goes on  PAUSED
@@ -208,9 +208,9 @@ fn a_small_terminal_shows_what_it_has_room_for() {
             scheduler  ekiden_wfq (sched_ext)
             tasks      107 of 32768
 
-            policy number   tasks  picks/s  idle/s moves/s refusals violations state
-            wfq         3     100    10000     0.5     3.0        0          0 default
-            fifo       12       7    25000     1.5     400        2          1
+            policy number   tasks share  picks/s moves/s refusals violations state
+            wfq         3     100  12 %    10000     3.0        0          0 default
+            fifo       12       7  88 %    25000     400        2          1
             parameters wfq: slice_min_us=500
 
              q ends   s sorts (now by order in which they are asked)   space pauses
@@ -225,9 +225,9 @@ fn a_small_terminal_shows_what_it_has_room_for() {
             scheduler  ekiden_wfq (sched_ext)
             tasks      107 of 32768
 
-            policy number   tasks  picks/s refusals violations state
-            wfq         3     100    10000        0          0 default
-            fifo       12       7    25000        2          1
+            policy number   tasks share  picks/s violations state
+            wfq         3     100  12 %    10000          0 default
+            fifo       12       7  88 %    25000          1
             parameters wfq: slice_min_us=500
 
 
@@ -266,9 +266,9 @@ fn nothing_that_matters_is_cut_at_80_columns() {
         scheduler  ekiden_wfq (sched_ext)
         tasks      107 of 32768
 
-        policy      number   tasks  picks/s moves/s refusals violations state
-        global-fifo      4       4        0       0        0          0 taken out
-        wfq              5       1        0       0        0          0
+        policy      number   tasks share  picks/s moves/s refusals violations state
+        global-fifo      4       4     –        0       0        0          0 taken out
+        wfq              5       1     –        0       0        0          0
         parameters global-fifo:
                    slice_us=3000,depth=128,patience_us=20000,weight_of_batch=7
         queues     wfq: 1 open of 4, 0 hints/s; 300 hints, 2 refused, 3 had no room; 5
@@ -316,9 +316,9 @@ fn a_policy_that_was_taken_out_stays_with_its_reason() {
         scheduler  ekiden_wfq (sched_ext)
         tasks      107 of 32768
 
-        policy number parameters   tasks  picks/s  idle/s moves/s refusals violations state
-        wfq         3                  0        0       0       0        0          0
-        lossy       4                  0        0       0       0        0          0 taken out
+        policy number parameters   tasks share  picks/s  idle/s moves/s refusals violations state
+        wfq         3                  0     –        0       0       0        0          0
+        lossy       4                  0     –        0       0       0        0          0 taken out
         fault      lossy, number 4: panicked at lossy.rs:12: no
         last fault lossy: panicked at lossy.rs:12: no
 

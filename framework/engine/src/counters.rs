@@ -24,6 +24,7 @@ pub struct Counters {
     pub(crate) unexpected_transitions: AtomicU64,
     pub(crate) slowed: AtomicU64,
     pub(crate) turns: AtomicU64,
+    pub(crate) ticks: AtomicU64,
 }
 
 /// The sum over all CPUs.
@@ -43,6 +44,8 @@ pub struct Totals {
     pub slowed: u64,
     /// Turns that tasks had without their policy, because their fair share was a longer wait than the kernel bears.
     pub turns: u64,
+    /// Ticks that found one of its tasks running: which part of the time on CPUs it has.
+    pub ticks: u64,
 }
 
 impl Counters {
@@ -60,6 +63,7 @@ impl Counters {
         totals.unexpected_transitions += self.unexpected_transitions.load(Relaxed);
         totals.slowed += self.slowed.load(Relaxed);
         totals.turns += self.turns.load(Relaxed);
+        totals.ticks += self.ticks.load(Relaxed);
     }
 }
 
@@ -101,7 +105,7 @@ pub(crate) struct Cpu {
     pub(crate) demand: Demand,
     /// The scans over all tasks in which it was away.
     pub(crate) presence: Presence,
-    pub(crate) ticks_heard: AtomicU64,
+    pub(crate) ticks_beyond: AtomicU64,
     /// How much of a turn tasks beyond the table have saved up, and whether they have one.
     pub(crate) beyond_credit: AtomicU32,
     pub(crate) beyond_turn: AtomicBool,
@@ -123,11 +127,8 @@ impl Cpu {
 
     /// How many ticks and how many looks for work there were.
     pub(crate) fn heard(&self) -> u64 {
-        let looks = self
-            .counters
-            .iter()
-            .map(|policy_slot| policy_slot.picks.load(Relaxed).wrapping_add(policy_slot.idles.load(Relaxed)));
-        looks.fold(self.ticks_heard.load(Relaxed), u64::wrapping_add)
+        let of_policies = self.counters.iter().flat_map(|counters| [&counters.picks, &counters.idles, &counters.ticks]);
+        of_policies.fold(self.ticks_beyond.load(Relaxed), |heard, counter| heard.wrapping_add(counter.load(Relaxed)))
     }
 }
 

@@ -232,7 +232,7 @@ impl<P: Policy> Engine<P> {
             INIT => self.task_init(handling, payload),
             DISABLE | EXIT | TICK if handling.event.task.is_none() => {
                 if handling.event.kind == TICK {
-                    Counters::count(&self.cpu(handling.event.cpu).ticks_heard);
+                    Counters::count(&self.cpu(handling.event.cpu).ticks_beyond);
                 }
                 self.about_one_beyond(handling);
             }
@@ -247,7 +247,8 @@ impl<P: Policy> Engine<P> {
             }),
             REFUSED => self.with_task(handling, Self::pick_refused),
             TICK => self.with_task(handling, |engine, handling, task, entry| {
-                Counters::count(&engine.cpu(handling.event.cpu).ticks_heard);
+                let policy_slot = engine.policy_slot_of::<false>(entry.state());
+                Counters::count(&engine.counters(handling.event.cpu, policy_slot).ticks);
                 engine.tick_beyond(handling);
                 engine.tick_due(handling);
                 if engine.groups.is_active() && engine.ticks_in_group(handling, task, entry) {

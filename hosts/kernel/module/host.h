@@ -48,7 +48,7 @@ s64 ekiden_rs_figures(u64 policy_slot, u32 cpu, u64 *room, size_t len);
 #define EKIDEN_FIGURES_WORDS 1024
 s64 ekiden_rs_put_figures(char *buffer, size_t len, const void *description, size_t described, const u64 *words);
 /* As in Totals of framework/engine/src/counters.rs, in this order; false if there is no such policy or CPU. */
-#define EKIDEN_COUNTERS 7
+#define EKIDEN_COUNTERS 8
 bool ekiden_rs_counters(u64 policy_slot, u32 cpu, u64 counters[EKIDEN_COUNTERS]);
 void ekiden_rs_forget(void);
 void ekiden_rs_silence(void);

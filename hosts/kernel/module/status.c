@@ -175,7 +175,7 @@ int ekiden_proc_show(struct seq_file *file, void *unused)
 {
 	u64 order;
 
-	seq_puts(file, "policy number cpu picks idles migrations refusals unexpected slowed turns\n");
+	seq_puts(file, "policy number cpu picks idles migrations refusals unexpected slowed turns ticks\n");
 	mutex_lock(&ekiden_control);
 	for (order = ekiden_is_broken() ? 0 : ekiden_rs_order(); order; order >>= 8)
 		show_policy_slot(file, &ekiden_running.policy_slots[(order & 0xff) - 1]);

@@ -51,10 +51,10 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, policy_sl
             (view.tasks, view.contract_violations, view.last_contract_violation);
         (fault, totals) = (view.fault, view.totals);
     }
-    let Totals { picks, idles, migrations, refusals, unexpected_transitions, slowed, turns } = totals;
+    let Totals { picks, idles, migrations, refusals, unexpected_transitions, slowed, turns, ticks } = totals;
     let _ = write!(
         writer,
-        r#","tasks":{tasks},"picks":{picks},"idles":{idles},"migrations":{migrations},"refusals":{refusals},"unexpected_transitions":{unexpected_transitions},"slowed":{slowed},"turns":{turns},"contract_violations":{contract_violations}"#
+        r#","tasks":{tasks},"picks":{picks},"idles":{idles},"migrations":{migrations},"refusals":{refusals},"unexpected_transitions":{unexpected_transitions},"slowed":{slowed},"turns":{turns},"ticks":{ticks},"contract_violations":{contract_violations}"#
     );
     if let Some(contract_violation) = last_contract_violation {
         let _ = write!(writer, r#","last_contract_violation":"{contract_violation}""#);
@@ -126,10 +126,10 @@ pub unsafe extern "C" fn ekiden_rs_put_figures(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_counters(policy_slot: u64, cpu: CpuId, counters: *mut u64) -> bool {
     // SAFETY: there is room for six counters, one after the other, which is what an array of them is.
-    let counters = unsafe { &mut *counters.cast::<[u64; 7]>() };
+    let counters = unsafe { &mut *counters.cast::<[u64; 8]>() };
     let Some(totals) = engine().and_then(|engine| engine.counted(policy_slot as usize, cpu)) else { return false };
-    let Totals { picks, idles, migrations, refusals, unexpected_transitions, slowed, turns } = totals;
-    *counters = [picks, idles, migrations, refusals, unexpected_transitions, slowed, turns];
+    let Totals { picks, idles, migrations, refusals, unexpected_transitions, slowed, turns, ticks } = totals;
+    *counters = [picks, idles, migrations, refusals, unexpected_transitions, slowed, turns, ticks];
     true
 }
 

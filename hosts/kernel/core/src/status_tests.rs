@@ -34,12 +34,12 @@ fn the_status_names_what_the_engine_and_its_policy_have_counted() {
     assert_eq!(
         status(4096, 0),
         ",\"capacity\":8,\"throttled\":0,\"beyond\":0,\"groups\":0,\"groups_without_room\":0,\"tasks\":1,\"picks\":1,\"idles\":1,\
-         \"migrations\":0,\"refusals\":0,\"unexpected_transitions\":0,\"slowed\":0,\"turns\":0,\"contract_violations\":0"
+         \"migrations\":0,\"refusals\":0,\"unexpected_transitions\":0,\"slowed\":0,\"turns\":0,\"ticks\":0,\"contract_violations\":0"
     );
     assert_eq!(
         status(4096, 1),
         ",\"alive\":true,\"default\":true,\"checks\":\"report\",\"tasks\":1,\"picks\":1,\"idles\":1,\"migrations\":0,\
-         \"refusals\":0,\"unexpected_transitions\":0,\"slowed\":0,\"turns\":0,\"contract_violations\":0"
+         \"refusals\":0,\"unexpected_transitions\":0,\"slowed\":0,\"turns\":0,\"ticks\":0,\"contract_violations\":0"
     );
     assert_eq!([status(4096, 2), status(4096, u64::MAX)], ["", ""], "there is one policy slot");
 }
@@ -60,10 +60,10 @@ fn a_status_that_does_not_fit_is_cut_at_the_end_of_the_room() {
 fn without_an_engine_there_is_no_status_and_no_counter() {
     let _turn = without_engine();
     assert_eq!((status(64, 0), status(64, 1)), (String::new(), String::new()));
-    let mut counters = [7; 7];
-    // SAFETY: there is room for seven.
+    let mut counters = [7; 8];
+    // SAFETY: there is room for eight.
     assert!(!unsafe { ekiden_rs_counters(0, 0, counters.as_mut_ptr()) });
-    assert_eq!(counters, [7; 7]);
+    assert_eq!(counters, [7; 8]);
 }
 
 #[test]
@@ -74,10 +74,10 @@ fn counters_are_those_of_one_cpu_and_of_policy_slots_and_cpus_that_exist() {
     running.pick(1);
     running.pick(0);
     let counted = |policy_slot, cpu| {
-        let mut counters = [u64::MAX; 8];
-        // SAFETY: there is room for seven.
+        let mut counters = [u64::MAX; 9];
+        // SAFETY: there is room for eight.
         let is_there = unsafe { ekiden_rs_counters(policy_slot, cpu, counters.as_mut_ptr()) };
-        assert_eq!(counters[7], u64::MAX, "seven are written");
+        assert_eq!(counters[8], u64::MAX, "eight are written");
         is_there.then_some(counters)
     };
     let picks_and_idles = |cpu| counted(0, cpu).map(|counters| (counters[0], counters[1]));

@@ -264,6 +264,9 @@ pub struct Counts {
     /// Turns that tasks had without the policy, because their fair share was a longer wait than the kernel bears.
     #[serde(default)]
     pub turns: u64,
+    /// Ticks that found one of its tasks running: which part of the time on CPUs it has.
+    #[serde(default)]
+    pub ticks: u64,
     /// Contract violations that were put right.
     #[serde(default)]
     pub contract_violations: u64,

@@ -193,7 +193,7 @@ fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(guest: &Test
 fn scripts_and_tracers_see_what_goes_on(guest: &TestGuest) {
     let report = &guest.guest_test("seen --modules /lab")[0];
     println!("{report}");
-    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals unexpected slowed turns");
+    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals unexpected slowed turns ticks");
     let lines = report["lines"].as_array().unwrap();
     let cpus: u32 = guest.shell("grep -c ^processor /proc/cpuinfo").trim().parse().unwrap();
     let expected: Vec<Value> = (0..cpus).map(|cpu| serde_json::json!(["wfq", cpu.to_string()])).collect();
