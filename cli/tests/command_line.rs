@@ -68,6 +68,35 @@ fn bad_parameters_are_found_before_anything_else_is_looked_at() {
 }
 
 #[test]
+fn without_a_network_it_simulates_and_says_what_a_machine_lacks() {
+    let directory = tempfile::tempdir().unwrap();
+    let alone_in = |place: &Path, args: &[&str]| {
+        let is_root = nix::unistd::geteuid().is_root();
+        let mut command = Command::new("unshare");
+        command.args(if is_root { &["--net"][..] } else { &["--map-root-user", "--net"] });
+        command.arg(env!("CARGO_BIN_EXE_ekiden")).args(args);
+        let made = |what| directory.path().join(what);
+        command.env("EKIDEN_CACHE", made("cache")).env("CARGO_HOME", made("cargo")).env("CARGO_NET_RETRY", "0");
+        let output = command.current_dir(place).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let alone = |args: &[&str]| alone_in(directory.path(), args);
+    let (code, error) = alone(&["sim", "pipe", "-p", "fifo"]);
+    assert_eq!(code, Some(0), "{error}");
+    let (code, error) = alone(&["vm", "run", "fifo", "--", "true"]);
+    assert_eq!(code, Some(112), "{error}");
+    assert!(error.contains("cannot fetch from the Debian mirror"), "{error}");
+    assert!(error.trim_end().ends_with("run the same command again: what was downloaded is kept"), "{error}");
+    let project = directory.path().join("mine");
+    let made = ekiden(directory.path(), &["new", "mine"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    // None of the crates that it needs is there.
+    let (code, error) = alone_in(&project, &["sim", "pipe", "-p", "mine"]);
+    assert_eq!(code, Some(117), "{error}");
+    assert!(error.trim_end().ends_with("check the network, then run the same command again"), "{error}");
+}
+
+#[test]
 fn the_simulator_gives_the_same_trace_every_time() {
     let directory = tempfile::tempdir().unwrap();
     let trace = |name: &str, seed: &str| {

@@ -204,7 +204,7 @@ fn meaning(text: &str, code: &str, place: &str, in_crate: &str) -> Option<String
 }
 
 /// What to do about any other failure.
-fn advice(errors: &str) -> &'static str {
+pub(crate) fn advice(errors: &str) -> &'static str {
     if errors.contains("--offline") || errors.contains("failed to download") || errors.contains("failed to get") {
         return "a crate has to be downloaded: check the network, then run the same command again";
     }

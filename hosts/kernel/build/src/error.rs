@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
+use crate::cargo::advice;
+
 /// Short for a result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -110,7 +112,7 @@ pub enum Error {
         advice: String,
     },
     /// A project does not compile for this machine's user space.
-    #[error("the project in {} does not compile:\n{output}\ncorrect it and run the same command again", root.display())]
+    #[error("the project in {} does not compile:\n{output}\n{}", root.display(), advice(output))]
     CompileProject {
         /// The project.
         root: PathBuf,
