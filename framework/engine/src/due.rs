@@ -22,7 +22,7 @@ const TURN_NS: u64 = 4_000_000;
 /// In [`Engine::unasked`], above the count of tasks for which there is no room.
 const ONE: u64 = 1 << 32;
 
-/// The tasks that a CPU owes a turn. One scan at a time adds some; the CPU itself takes them, or whoever takes it offline.
+/// The tasks that a CPU owes a turn. One scan at a time adds some; the CPU itself takes them, or the event that takes it offline.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     tasks: [AtomicU64; MOST],

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 tests! {
     Machine::Calm => {
-        12 a_task_of_next_to_no_weight_has_turns_and_its_policy_goes_on,
+        12 a_task_of_next_to_no_weight_has_turns_and_its_policy_stays,
     }
     Machine::Crowded => {
         8 shares_and_limits_of_control_groups_hold_under_a_policy,
@@ -91,7 +91,7 @@ fn under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel(guest: &TestGuest) {
 }
 
 /// Its share is 1 ÷ 5,919, which is a turn of 3 ms in 17 seconds. Instead of after eight seconds it is owed a turn after two.
-fn a_task_of_next_to_no_weight_has_turns_and_its_policy_goes_on(guest: &TestGuest) {
+fn a_task_of_next_to_no_weight_has_turns_and_its_policy_stays(guest: &TestGuest) {
     let report = &guest.guest_test(
         "due --modules /lab --policy eevdf --others 1 --nices -20 19 --seconds 1 10 --starved-after-ms 2000",
     )[0];
