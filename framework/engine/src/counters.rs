@@ -105,6 +105,7 @@ pub(crate) struct Cpu {
     pub(crate) demand: Demand,
     /// The scans over all tasks in which it was away.
     pub(crate) presence: Presence,
+    /// Ticks that found a task that the table has no room for.
     pub(crate) ticks_beyond: AtomicU64,
     /// How much of a turn tasks beyond the table have saved up, and whether they have one.
     pub(crate) beyond_credit: AtomicU32,

@@ -29,6 +29,8 @@ struct DueReport {
     seconds: f64,
     /// How many turns it had without its policy.
     turns: u64,
+    /// Ticks that found a task of the policy running, since it came.
+    ticks: u64,
     still_running: bool,
 }
 
@@ -80,11 +82,13 @@ pub(crate) fn due(
     thread::sleep(measured_s);
     let after = look()?;
     let had_ns = after.0 - before.0;
+    let counts = Status::read()?.unwrap_or_default().counts;
     let report = DueReport {
         had_ns,
         all_ns: had_ns + after.1 - before.1,
         seconds: start.elapsed().as_secs_f64(),
-        turns: Status::read()?.unwrap_or_default().counts.turns,
+        turns: counts.turns,
+        ticks: counts.ticks,
         still_running: session.is_running(),
     };
     println!("{}", serde_json::to_string(&report)?);

@@ -199,7 +199,8 @@ pub(crate) fn storm_of_all(modules: &Path, asked: StormOfAll) -> Result<()> {
             return Err(error.context(format!("seed {seed}")));
         }
     };
-    if let Err(error) = calm_down(&storm.groups, stressors, unjudged, breadth.patience * 3) {
+    let ended = calm_down(&storm.groups, stressors, unjudged, breadth.patience * 3);
+    if let Err(error) = ended.and_then(|()| storm.all_is_well("the end")) {
         fs::write("/host/waits.txt", watch::tasks()?)?;
         storm.save_call_logs()?;
         return Err(error.context(format!("seed {seed}, at the end")));

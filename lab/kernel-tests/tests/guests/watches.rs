@@ -69,6 +69,7 @@ fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(gu
         let top = &report["top"];
         let wasted = [&top["wasted_cpus"], &top["cpus"][0]["wasted_percent"], &top["cpus"][1]["wasted_percent"]];
         assert!(wasted[0].as_f64() > Some(0.8) && wasted[1] == 0.0 && wasted[2].as_f64() > Some(80.0), "{top}");
+        assert_eq!(top["policies"][0]["share_percent"], 100.0, "it is the only one: {top}");
         // At any moment one of them waits for the other.
         let ours = numbers(&report["pids"]);
         let waited_ms = ours.iter().map(|pid| {
