@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     io,
-    os::unix::process::ExitStatusExt,
+    os::unix::{net::UnixStream, process::ExitStatusExt},
     process::{Command, ExitCode, ExitStatus},
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread,
@@ -31,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 enum Event {
     Ended(io::Result<ExitStatus>),
     Signal(i32),
+    Asked(UnixStream),
 }
 
 /// What happens. From the moment that this is made, a signal does not end this process at once: what was begun is undone
@@ -49,6 +50,12 @@ impl Events {
         let signals = signals::handle(move |signal| told.send(Event::Signal(signal)).unwrap_or_default())
             .context("cannot watch for signals")?;
         Ok(Self { sender, receiver, _signals: signals })
+    }
+
+    /// Has somebody who asks answered where all else is watched, in [`answering`]. False when nothing is watched any more.
+    pub(crate) fn asked(&self) -> impl Fn(UnixStream) -> bool + Send + use<> {
+        let sender = self.sender.clone();
+        move |stream| sender.send(Event::Asked(stream)).is_ok()
     }
 }
 
@@ -75,7 +82,7 @@ pub(crate) fn until(
                 end(child, Signal::SIGTERM as i32, events);
                 return Ok(ExitCode::SUCCESS);
             }
-            Err(_) => {}
+            Ok(Event::Asked(_)) | Err(_) => {}
         }
     }
 }
@@ -101,7 +108,19 @@ pub(crate) fn run(
     command: &[OsString],
     what: &str,
     keep_going: bool,
+    watch: impl FnMut() -> Result<()>,
+) -> Result<ExitCode> {
+    answering(events, command, what, keep_going, watch, drop)
+}
+
+/// The same, and `answer` is called for each who [asks](Events::asked).
+pub(crate) fn answering(
+    events: &Events,
+    command: &[OsString],
+    what: &str,
+    keep_going: bool,
     mut watch: impl FnMut() -> Result<()>,
+    mut answer: impl FnMut(UnixStream),
 ) -> Result<ExitCode> {
     let (sender, events) = (events.sender.clone(), &events.receiver);
     let child = spawn(command, sender)?;
@@ -113,6 +132,10 @@ pub(crate) fn run(
             Ok(Event::Signal(signal)) => {
                 end(child, signal, events);
                 break ExitCode::from(128_u8.saturating_add(signal as u8));
+            }
+            Ok(Event::Asked(stream)) => {
+                answer(stream);
+                continue;
             }
             Err(RecvTimeoutError::Timeout) => {}
             // The handler of signals holds a sender.

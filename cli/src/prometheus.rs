@@ -201,7 +201,7 @@ mod tests {
         let ekiden = Some(Status { attached: true, policies, capacity: 100, ..Status::default() });
         let (policy, reason) = ("lossy".into(), "dropped".into());
         let last_fault = Some(LastFault { policy, reason, at: 1_700_000_000, recording: None });
-        Everything { sched_ext: SchedExt::default(), ekiden, last_fault }
+        Everything { sched_ext: SchedExt::default(), ekiden, agent: None, last_fault }
     }
 
     /// Each figure by its name and labels, with whether it is a counter.
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_ekiden_has_figures_as_well() {
-        let everything = Everything { sched_ext: SchedExt::default(), ekiden: None, last_fault: None };
+        let everything = Everything { sched_ext: SchedExt::default(), ekiden: None, agent: None, last_fault: None };
         let figures = parsed(&text(&everything).unwrap());
         assert_eq!(figures["ekiden_loaded "], (false, 0.0));
         assert!(!figures.keys().any(|name| name.contains("policy=")), "{figures:?}");

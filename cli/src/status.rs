@@ -6,9 +6,14 @@ use anyhow::Result;
 use clap::Args;
 use ekiden_loader::{HintCounts, PolicyStatus, sysfs};
 use indicatif::HumanDuration;
+use nix::unistd::geteuid;
 use serde::Serialize;
 
-use crate::{figures, prometheus, session::LastFault};
+use crate::{
+    agent::control::{self, Running},
+    figures, prometheus,
+    session::LastFault,
+};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -34,10 +39,22 @@ pub(crate) struct Status {
 #[derive(Serialize)]
 pub(crate) struct Everything {
     pub(crate) sched_ext: SchedExt,
-    /// What `ekiden.ko` says; absent while it is not loaded.
+    /// What `ekiden.ko` says, or an agent of its policy; absent while it is not loaded, and no agent runs.
     pub(crate) ekiden: Option<ekiden_loader::Status>,
+    /// The agent that has the tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) agent: Option<InAgent>,
     /// Why the last policy was taken out.
     pub(crate) last_fault: Option<LastFault>,
+}
+
+/// An agent that has the tasks, and what it has done so far.
+#[derive(Serialize)]
+pub(crate) struct InAgent {
+    /// Its process.
+    pid: u32,
+    #[serde(flatten)]
+    counts: ekiden_agent::Counts,
 }
 
 /// What the kernel says.
@@ -62,6 +79,10 @@ impl SchedExt {
 
 impl Everything {
     pub(crate) fn read() -> Result<Self> {
+        let (ekiden, agent) = match control::running() {
+            Some(Running { pid, counts, status }) => (Some(status), Some(InAgent { pid, counts })),
+            None => (ekiden_loader::Status::read()?, None),
+        };
         Ok(Self {
             sched_ext: SchedExt {
                 supported: sysfs::supported(),
@@ -69,7 +90,8 @@ impl Everything {
                 scheduler: sysfs::scheduler(),
                 enable_seq: sysfs::enable_seq(),
             },
-            ekiden: ekiden_loader::Status::read()?,
+            ekiden,
+            agent,
             last_fault: LastFault::read(),
         })
     }
@@ -125,7 +147,13 @@ impl std::fmt::Display for Everything {
             if let Some(fault) = &status.fault {
                 writeln!(f, "fault       {fault}")?;
             }
-            writeln!(f, "loaded      {}", status.loaded.join(", "))?;
+            match &self.agent {
+                Some(agent) => agent.in_words(f)?,
+                None => writeln!(f, "loaded      {}", status.loaded.join(", "))?,
+            }
+        } else if control::has_the_tasks() {
+            let why = if geteuid().is_root() { "it does not answer" } else { "only root may ask how it fares" };
+            writeln!(f, "agent       {why}")?;
         } else {
             writeln!(f, "ekiden.ko   not loaded; `ekiden run POLICY` loads it")?;
         }
@@ -137,6 +165,17 @@ impl std::fmt::Display for Everything {
             }
         }
         Ok(())
+    }
+}
+
+impl InAgent {
+    fn in_words(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ekiden_agent::Counts { messages, decisions, stale, lost, .. } = self.counts;
+        writeln!(
+            f,
+            "agent       process {}; {messages} messages, {lost} lost; {decisions} decisions, {stale} stale",
+            self.pid
+        )
     }
 }
 

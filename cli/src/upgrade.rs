@@ -9,6 +9,8 @@ use ekiden_loader::{Control, Moved, Status, Succession, Upgrade as Done, load_be
 use serde::Serialize;
 
 use crate::{
+    agent::control::{self, Upgraded},
+    failure::{Exit, Failure},
     modules::{self, Allowed},
     policies,
     progress::Progress,
@@ -32,7 +34,11 @@ are to another policy. With the state it takes over the parameters, unless --set
 says otherwise and the policy reads them anew. Whatever is refused leaves the
 old policy running, and the exit code is 120. Tasks are never under the kernel's
 own scheduler in between. What sched_ext calls the scheduler stays the name of
-the first policy; `ekiden status` says which one runs.")]
+the first policy; `ekiden status` says which one runs.
+
+While `ekiden agent` has the tasks, one of the policies in its program takes
+over there: no module is built, and MODULE.ko, --from and --arena-mib are
+refused.")]
 pub(crate) struct Upgrade {
     /// The policy that takes over
     policy: String,
@@ -66,7 +72,9 @@ pub(crate) struct Upgrade {
 struct Report<'a> {
     from: &'a str,
     to: &'a str,
-    module: &'a str,
+    /// The module of the successor, which one in an agent does not have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    module: Option<&'a str>,
     #[serde(flatten)]
     done: Done,
     /// Parameters that were asked for, and that the policy has not read.
@@ -83,6 +91,9 @@ fn unread(set: &[String], moved: Moved, calls: Calls) -> Vec<String> {
 impl Upgrade {
     pub(crate) fn run(self) -> Result<ExitCode> {
         needs_root()?;
+        if control::has_the_tasks() {
+            return self.in_agent();
+        }
         let before = Status::read()?.unwrap_or_default();
         let from = before.find(self.from.as_deref())?;
         let params = self.set.join(" ");
@@ -114,9 +125,29 @@ impl Upgrade {
         let done = done?;
         let calls = runs.iter().find(|now| now.module == module).map_or(Calls::ALL, |now| Calls(now.calls));
         let unread = unread(&self.set, done.moved, calls);
-        let report = Report { from: &from.policy, to: &self.policy, module: &module, done, unread };
+        self.tell(&Report { from: &from.policy, to: &self.policy, module: Some(&module), done, unread })
+    }
+
+    /// The policy is to take over in an agent, which has it already.
+    fn in_agent(&self) -> Result<ExitCode> {
+        let of_kernel = [
+            (self.module.is_some(), "MODULE.ko"),
+            (self.from.is_some(), "--from"),
+            (self.arena_mib.is_some(), "--arena-mib"),
+        ];
+        if let Some((_, option)) = of_kernel.iter().find(|(is_given, _)| *is_given) {
+            let message = format!("{option} is for policies in the kernel, and an agent has the tasks; leave it out");
+            return Err(Failure::new(Exit::Usage, message).into());
+        }
+        let params = self.set.join(" ");
+        let Upgraded { from, done, calls } = control::upgrade(&self.policy, &params, self.start_over)?;
+        let unread = unread(&self.set, done.moved, Calls(calls));
+        self.tell(&Report { from: &from, to: &self.policy, module: None, done, unread })
+    }
+
+    fn tell(&self, report: &Report<'_>) -> Result<ExitCode> {
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            println!("{}", serde_json::to_string_pretty(report)?);
         } else {
             println!("{report}");
         }
@@ -161,7 +192,7 @@ mod tests {
         assert!(unread(&set, Moved::StartedOver, Calls::NONE).is_empty());
         let unread = unread(&set, Moved::ByPointer, Calls::NONE);
         let done = Done { moved: Moved::ByPointer, wait_ns: 1_500, tasks: 3 };
-        let shown = Report { from: "mine", to: "mine", module: "m", done, unread }.to_string();
+        let shown = Report { from: "mine", to: "mine", module: Some("m"), done, unread }.to_string();
         assert!(shown.contains("slice_us=500 had no effect: mine has no `reregister_init`"), "{shown}");
         assert!(shown.contains("ekiden upgrade mine --start-over --set slice_us=500"), "{shown}");
     }

@@ -29,7 +29,7 @@ fn sample(at_s: u64, ekiden: Option<Status>, cpus: Vec<CpuTimes>) -> Sample {
     let scheduler = ekiden.as_ref().map(|_| "ekiden_wfq".to_owned());
     let state = Some(if scheduler.is_some() { "enabled" } else { "disabled" }.to_owned());
     let sched_ext = SchedExt { supported: true, state, scheduler, enable_seq: None };
-    let everything = Everything { sched_ext, ekiden, last_fault: None };
+    let everything = Everything { sched_ext, ekiden, agent: None, last_fault: None };
     Sample { at: Duration::from_secs(at_s), everything, cpus, seen: Ok(Seen::default()) }
 }
 

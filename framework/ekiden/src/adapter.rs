@@ -18,6 +18,15 @@ use crate::{
     token::{Instance, Tenant, any_dropped},
 };
 
+/// Whether a policy knows of the tasks that its predecessor had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knows {
+    /// It has the state of its predecessor.
+    All,
+    /// All tasks are new to it.
+    Nothing,
+}
+
 /// A policy as the engine knows it: something that answers messages.
 pub trait Policy: Send + Sync {
     /// The calls that are worth delivering; the others would do nothing.
@@ -156,6 +165,14 @@ impl<S: Scheduler> Adapter<S> {
     pub fn hand_over(self, env: &Env) -> Self {
         let host = self.host.clone();
         Self::take(self.give(), env, host, &[])
+    }
+
+    /// Makes the successor of `old`: with its state if that is of the same scheduler, or else `new`.
+    pub fn after(old: Box<dyn Policy>, env: &Env, new: impl FnOnce() -> Self) -> (Self, Knows) {
+        match old.into_any().downcast::<Self>() {
+            Ok(old) => (old.hand_over(env), Knows::All),
+            Err(_) => (new(), Knows::Nothing),
+        }
     }
 
     /// Ends this instance.

@@ -154,7 +154,7 @@ pub mod host {
     pub use ekiden_abi as abi;
     pub use ekiden_hints as hints;
 
-    pub use crate::adapter::{Adapter, Handover, Policy};
+    pub use crate::adapter::{Adapter, Handover, Knows, Policy};
     pub use crate::around::{Around, Surrounded};
     #[cfg(not(target_os = "none"))]
     pub use crate::call_log::call_log;

@@ -13,8 +13,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::host::now_ns;
 
-/// An agent has one policy, from its beginning to its end.
-const INSTANCE: u64 = 1;
+/// The number of an agent's first policy; those that take over have the next ones.
+pub(crate) const FIRST_INSTANCE: u64 = 1;
 
 thread_local! {
     static WRITES_TO: RefCell<Option<Ring>> = const { RefCell::new(None) };
@@ -24,6 +24,7 @@ thread_local! {
 pub(crate) struct Ring {
     map: MmapMut,
     records: usize,
+    instance: u64,
 }
 
 impl Ring {
@@ -36,7 +37,7 @@ impl Ring {
         file.set_len(len as u64).map_err(failed)?;
         // SAFETY: memory of this process's own, which nothing makes shorter.
         let map = unsafe { MmapOptions::new().len(len).map_mut(&file) }.map_err(failed)?;
-        Ok((Self { map, records: records as usize }, Arc::new(file)))
+        Ok((Self { map, records: records as usize, instance: FIRST_INSTANCE }, Arc::new(file)))
     }
 
     fn call_writer(&mut self) -> CallWriter<'_> {
@@ -58,7 +59,7 @@ impl Ring {
             value
         }));
         notes_of_thread(Some(|_, noted| OfAgent.write(|call_writer| call_writer.noted(&noted))));
-        OfAgent.write(|call_writer| call_writer.mark(now_ns(), Mark::Begin, INSTANCE));
+        OfAgent.write(|call_writer| call_writer.mark(now_ns(), Mark::Begin, FIRST_INSTANCE));
     }
 }
 
@@ -71,6 +72,16 @@ pub(crate) fn read(file: &File, records: u64) -> Result<CallLog> {
 /// `policy`, each call of which is written down on a thread that [records](Ring::begin).
 pub(crate) fn recorded(policy: Box<dyn Policy>) -> Box<dyn Policy> {
     Box::new(Surrounded::new(policy, WritesDown(OfAgent)))
+}
+
+/// What follows are calls of the instance of this number, of which `mark` says what it knows. For a thread that [records](Ring::begin).
+pub(crate) fn next_instance(mark: Mark, instance: u64) {
+    WRITES_TO.with_borrow_mut(|ring| {
+        if let Some(ring) = ring {
+            ring.instance = instance;
+            ring.call_writer().mark(now_ns(), mark, instance);
+        }
+    });
 }
 
 /// How the calls of an agent's policy are written down.
@@ -87,7 +98,7 @@ impl Writes for OfAgent {
     }
 
     fn instance(&self) -> u64 {
-        INSTANCE
+        WRITES_TO.with_borrow(|ring| ring.as_ref().map_or(FIRST_INSTANCE, |ring| ring.instance))
     }
 
     fn write(&self, act: impl FnOnce(&mut CallWriter<'_>)) {

@@ -3,15 +3,33 @@
 use std::sync::Arc;
 
 use ekiden::{ParamError, Topology};
-use ekiden_host::{Host, Policy};
+use ekiden_host::{Host, Knows, Policy};
 use ekiden_loader::room_for_all;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Room for as many tasks, 128 bytes in the kernel and 250 in the agent for each.
 const TASKS_MAX: u32 = 1 << 16;
 
 /// Makes the policy, for a machine and this many tasks.
 pub type Make = fn(Topology, u32, &str, Arc<dyn Host + Send>) -> std::result::Result<Box<dyn Policy>, ParamError>;
+
+/// Lets a policy take over from another one.
+pub type TakesOver = Box<dyn FnOnce(Box<dyn Policy>) -> (Box<dyn Policy>, Knows) + Send>;
+
+/// Makes a policy that takes over from another one, for a machine and this many tasks; with its state if they are of one type, unless it is
+/// to start over.
+pub type MakeNext = fn(Topology, u32, &str, Arc<dyn Host + Send>, bool) -> std::result::Result<TakesOver, ParamError>;
+
+/// A policy that is to take over.
+#[derive(Clone, Debug)]
+pub struct Next {
+    /// Its name.
+    pub policy: String,
+    /// Its parameters, as in [`Config::params`].
+    pub params: String,
+    /// Whether all tasks are new to it even if it is of the same type as the old one.
+    pub start_over: bool,
+}
 
 /// How a policy is to be run.
 #[derive(Clone, Debug)]
@@ -43,7 +61,7 @@ impl Config {
 }
 
 /// What an agent has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Messages that it has taken.
     pub messages: u64,

@@ -29,4 +29,4 @@ mod skel;
 mod wire;
 
 pub use agent::Agent;
-pub use config::{Config, Counts, Make};
+pub use config::{Config, Counts, Make, MakeNext, Next, TakesOver};

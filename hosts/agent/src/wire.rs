@@ -7,6 +7,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use ekiden::{Call, Calls};
 use ekiden_loader::{LoadError, Result};
 use libbpf_rs::{MapCore, libbpf_sys};
 use memmap2::{MmapOptions, MmapRaw};
@@ -187,7 +188,8 @@ pub(crate) struct Control {
     pub(crate) slice_ns: AtomicU64,
     pub(crate) limits: AtomicU32,
     pub(crate) held: AtomicU32,
-    _pad: u64,
+    wants_ticks: AtomicU32,
+    may_place: AtomicU32,
     head: AtomicU64,
     pub(crate) lost: AtomicU64,
     _waiting: u64,
@@ -198,7 +200,8 @@ pub(crate) struct Control {
     groups: AtomicU32,
     _pad1: u32,
     _pad2: u64,
-    _watch: [u64; 8],
+    beyond: AtomicU64,
+    _watch: [u64; 7],
 }
 
 const _: () = {
@@ -436,6 +439,18 @@ impl Shared {
     pub(crate) fn set_alarm(&self, after_ns: u64) {
         self.control().alarm_ns.store(after_ns, Release);
         run(self.programs.alarm);
+    }
+
+    /// Tasks that there is no room for.
+    pub(crate) fn beyond(&self) -> u64 {
+        self.control().beyond.load(Relaxed)
+    }
+
+    /// Says what the policy that decides from here on wants.
+    pub(crate) fn set_calls(&self, calls: Calls) {
+        let control = self.control();
+        control.wants_ticks.store(calls.has(Call::TaskTick).into(), Release);
+        control.may_place.store((!calls.has(Call::SelectTaskRq)).into(), Release);
     }
 
     /// Says that the agent gets on. Only its thread does.

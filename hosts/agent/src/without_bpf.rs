@@ -4,10 +4,10 @@
 use std::convert::Infallible;
 
 use ekiden_host::Figure;
-use ekiden_loader::{CallLog, LoadError, Result};
-use ekiden_recording::Header;
+use ekiden_loader::{CallLog, LoadError, Result, Status, Upgrade};
+use ekiden_recording::{Header, Instance};
 
-use crate::config::{Config, Counts, Make};
+use crate::config::{Config, Counts, Make, MakeNext, Next};
 
 pub struct Agent(Infallible);
 
@@ -26,6 +26,22 @@ impl Agent {
 
     pub fn check(&self) -> Result<()> {
         match self.0 {}
+    }
+
+    pub fn upgrade(&self, _: &Next, _: MakeNext) -> Result<Upgrade> {
+        match self.0 {}
+    }
+
+    pub fn instance(&self) -> Instance {
+        match self.0 {}
+    }
+
+    pub fn status(&self) -> Result<Status> {
+        match self.0 {}
+    }
+
+    pub fn successors(&self) -> impl FnMut() -> Result<Option<(u32, Instance)>> + Send + use<> {
+        || Ok(None)
     }
 
     pub fn call_log(&self) -> Result<Option<CallLog>> {

@@ -122,7 +122,7 @@ OPS(select_cpu) s32 BPF_PROG(agent_select_cpu, struct task_struct *p, s32 prev_c
 	 * task goes: the task runs at once, and the agent hears of it with what happens next. Whether there is time for a task whose group
 	 * has a limit, the agent says.
 	 */
-	if (may_place && is_idle && c && READ(c->looks) && !READ(c->next) && !some_wait() && !is_limited(t)) {
+	if (is_idle && READ(control.may_place) && c && READ(c->looks) && !READ(c->next) && !some_wait() && !is_limited(t)) {
 		c->looks = 0;
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, READ(control.slice_ns) ?: slice_default_ns, 0);
 		tell_on(cpu, RUNNABLE, p, t, now_is(t, RUNS), WOKEN | PLACED, 0);
@@ -290,7 +290,7 @@ OPS(tick) void BPF_PROG(agent_tick, struct task_struct *p)
 		return;
 	}
 	notes_mode(p, t);
-	if (!wants_ticks)
+	if (!READ(control.wants_ticks))
 		return;
 	tell_of(TICKED, p, t, READ(t->word) >> 8, 0, 0);
 	call(t->cpu, true);

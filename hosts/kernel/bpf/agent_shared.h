@@ -188,7 +188,9 @@ struct control {
 	/* How many control groups have a limit, and how many of the tasks that wait are held back for lack of time. */
 	u32 limits;
 	u32 held;
-	u64 pad;
+	/* Whether the policy hears of ticks, and whether it leaves it to the kernel where a task goes. */
+	u32 wants_ticks;
+	u32 may_place;
 	/* Written here: messages that were begun, and those that there was no room for. */
 	u64 head;
 	u64 lost;
@@ -233,12 +235,9 @@ char fault_text[256];
 const volatile u64 ring_mask;
 const volatile u32 slots_most;
 const volatile u32 nr_cpus;
-const volatile bool wants_ticks;
 /* Ticks that must have seen an agent in a loop, and their distance. */
 const volatile u32 loop_ticks = 4;
 const volatile u64 tick_ns = 4000000;
-/* Whether the policy leaves it to the kernel where a task goes. */
-const volatile bool may_place;
 const volatile u64 slice_default_ns = SCX_SLICE_DFL;
 
 /* Records that other CPUs may write while one is looked for. */

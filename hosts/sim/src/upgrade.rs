@@ -6,20 +6,13 @@ use ekiden::{Env, ParamError, Scheduler, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::Fault;
 use ekiden_host::abi::{Event, EventKind, Outcome};
-use ekiden_host::{Adapter, Host, Policy};
+use ekiden_host::{Adapter, Host, Knows, Policy};
 use ekiden_recording::{Instance, Mark};
 
 use crate::alarm::Alarm;
 use crate::kernel::Kernel;
 use crate::recorded;
 use crate::trace::What;
-
-/// Whether a policy knows of the tasks that its predecessor had.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Knows {
-    All,
-    Nothing,
-}
 
 /// A policy that takes over from another one.
 pub struct Successor {
@@ -35,9 +28,9 @@ impl Successor {
     /// ([`reregister_init`](Scheduler::reregister_init)); others know nothing of it, and their tasks are new to it.
     pub fn of<S: Scheduler>(params: &str) -> Self {
         let owned = params.to_owned();
-        let make = |old: Box<dyn Policy>, env: &Env, host| match old.into_any().downcast::<Adapter<S>>() {
-            Ok(old) => (Box::new(old.hand_over(env)) as Box<dyn Policy>, Knows::All),
-            Err(_) => (Box::new(Adapter::<S>::new(env, host)) as Box<dyn Policy>, Knows::Nothing),
+        let make = |old: Box<dyn Policy>, env: &Env, host| {
+            let (policy, knows) = Adapter::<S>::after(old, env, || Adapter::new(env, host));
+            (Box::new(policy) as Box<dyn Policy>, knows)
         };
         let env = move |topology, max_tasks| Env::new(topology, max_tasks, S::PARAMS, &owned);
         Self { name: S::NAME, params: params.to_owned(), make: Box::new(make), env: Box::new(env) }

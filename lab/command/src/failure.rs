@@ -6,6 +6,7 @@ use anyhow::Error;
 use ekiden_build::Error as BuildError;
 use ekiden_loader::{LoadError, UserError};
 use ekiden_vm::Error as VmError;
+use serde::{Deserialize, Serialize};
 
 /// What `--help` says at its end.
 pub const AFTER_HELP: &str = "\
@@ -33,7 +34,7 @@ Exit codes: that of the command that was run, or
   128 + n ended by signal n";
 
 /// What went wrong, as a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Exit {
     /// Something else.

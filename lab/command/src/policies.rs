@@ -37,6 +37,11 @@ pub fn make(policy: &str) -> Result<ekiden_agent::Make> {
     Ok(find(policy).ok_or_else(|| Failure::new(Exit::NoPolicy, own::unknown(policy)))?.make)
 }
 
+/// What makes a policy in this process that takes over from another one.
+pub fn make_next(policy: &str) -> Result<ekiden_agent::MakeNext> {
+    Ok(find(policy).ok_or_else(|| Failure::new(Exit::NoPolicy, own::unknown(policy)))?.make_next)
+}
+
 /// The maker of a policy that can be explored, if it is linked in.
 pub fn explorable(policy: &str, params: &str) -> Option<Result<ekiden_explore::PolicyMaker, ParamError>> {
     all().chain([&PLANTED]).find(|linked| linked.name == policy).map(|linked| (linked.explore)(params))

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_loader::{CallLog, Drain, Kept};
-use ekiden_recording::Header;
+use ekiden_recording::{Header, Instance};
 
 use crate::failure::{Exit, Failure};
 
@@ -28,8 +28,13 @@ impl ToFile {
     }
 
     /// See [`Drain::of`].
-    pub fn of(path: &Path, call_log: CallLog, header: &Header) -> Result<Self> {
-        Ok(Self { drain: Drain::of(call_log, header, create(path)?)? })
+    pub fn of(
+        path: &Path,
+        call_log: CallLog,
+        header: &Header,
+        takes_over: impl FnMut() -> ekiden_loader::Result<Option<(u32, Instance)>> + Send + 'static,
+    ) -> Result<Self> {
+        Ok(Self { drain: Drain::of(call_log, header, create(path)?, takes_over)? })
     }
 
     /// An error if it has ended by itself.

@@ -470,6 +470,13 @@ pub enum GuestTest {
     },
     /// A policy in this process asks about each of many tasks in one call.
     AgentAsks,
+    /// Policies that take over from each other in this process, and one that panics.
+    AgentUpgrades {
+        /// How often one takes over.
+        rounds: usize,
+        /// Where their calls are to be.
+        recording: PathBuf,
+    },
     /// What an agent refuses.
     AgentRefuses,
     /// Holds a policy in this process until it is not the scheduler any more, and says why.

@@ -3,6 +3,7 @@
 
 mod agent;
 mod agent_groups;
+mod agent_upgrades;
 mod beyond;
 mod board;
 mod bound;
@@ -77,6 +78,7 @@ fn main() -> anyhow::Result<()> {
         GuestTest::AgentEnds { flight } => agent::ends(&flight),
         GuestTest::AgentGroups { policy, messages, idle } => agent_groups::agent_groups(&policy, messages, idle),
         GuestTest::AgentAsks => agent_groups::agent_asks(),
+        GuestTest::AgentUpgrades { rounds, recording } => agent_upgrades::upgrades(rounds, &recording),
         GuestTest::AgentRefuses => agent::refuses(),
         GuestTest::AgentHolds { policy, params, flight } => agent::holds(&policy, &params, &flight),
         GuestTest::List { rounds, only, beside, part } => list::list(modules, rounds, &only, beside, part),

@@ -7,9 +7,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ekiden::{Env, Param, ParamError, Plain, Scheduler, Topology};
+use ekiden::{Calls, Env, Param, ParamError, Plain, Scheduler, Topology};
 use ekiden_explore::PolicyMaker;
-use ekiden_host::{Adapter, Host, Policy, hints::Shape};
+use ekiden_host::{Adapter, Host, Knows, Policy, hints::Shape};
 use ekiden_replay::Replay;
 use ekiden_sim::{Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
@@ -17,10 +17,19 @@ use ekiden_test_policies::Drowsy;
 /// Makes a policy for a machine and this many tasks, with these parameters.
 pub type Make = fn(Topology, u32, &str, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError>;
 
+/// Lets a policy take over from another one.
+pub type TakesOver = Box<dyn FnOnce(Box<dyn Policy>) -> (Box<dyn Policy>, Knows) + Send>;
+
+/// Makes a policy that takes over from another one in a host that schedules a real machine, for that machine and this many tasks, with these
+/// parameters. It takes over the state of one of its own type, unless it is to start over.
+pub type MakeNext = fn(Topology, u32, &str, Arc<dyn Host + Send>, bool) -> Result<TakesOver, ParamError>;
+
 /// A policy that is linked in.
 pub struct Linked {
     /// As its source calls it.
     pub name: &'static str,
+    /// The calls that it implements.
+    pub calls: Calls,
     /// Parameters that it may be given.
     pub params: &'static [Param],
     /// What programs may tell it in queues.
@@ -33,6 +42,8 @@ pub struct Linked {
     pub successor: fn(&str) -> Successor,
     /// Makes it for a machine, this many tasks, with these parameters: for a host that schedules a real machine.
     pub make: Make,
+    /// Makes it to take over from another one there.
+    pub make_next: MakeNext,
     /// Makes it again and again, to be explored.
     pub explore: fn(&str) -> Result<PolicyMaker, ParamError>,
     replay: fn(Replay) -> Replay,
@@ -42,12 +53,14 @@ pub struct Linked {
 pub const fn linked<S: Scheduler>() -> Linked {
     Linked {
         name: S::NAME,
+        calls: S::CALLS,
         params: S::PARAMS,
         hint: <S::Hint as Plain>::SHAPE,
         notice: <S::Notice as Plain>::SHAPE,
         simulate: Simulation::of::<S>,
         successor: Successor::of::<S>,
         make: make::<S>,
+        make_next: make_next::<S>,
         explore: PolicyMaker::of::<S>,
         replay: Replay::and::<S>,
     }
@@ -65,6 +78,26 @@ pub fn make<S: Scheduler>(
 ) -> Result<Box<dyn Policy>, ParamError> {
     let env = Env::new(topology, max_tasks, S::PARAMS, params)?;
     Ok(Box::new(Adapter::<S>::new(&env, host)))
+}
+
+/// Makes a policy that takes over from another one in a host that schedules a real machine.
+///
+/// # Errors
+/// It does not take these parameters.
+pub fn make_next<S: Scheduler>(
+    topology: Topology,
+    max_tasks: u32,
+    params: &str,
+    host: Arc<dyn Host + Send>,
+    start_over: bool,
+) -> Result<TakesOver, ParamError> {
+    let env = Env::new(topology, max_tasks, S::PARAMS, params)?;
+    // Also for a predecessor of its own type: what the two are is seen when nothing may take long.
+    let new = Adapter::<S>::new(&env, host);
+    Ok(Box::new(move |old| {
+        let (policy, knows) = if start_over { (new, Knows::Nothing) } else { Adapter::after(old, &env, || new) };
+        (Box::new(policy) as Box<dyn Policy>, knows)
+    }))
 }
 
 macro_rules! all {

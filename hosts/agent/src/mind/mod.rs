@@ -2,9 +2,11 @@
 //! nothing to do. It holds no lock that a task which it schedules could have, does no input or output, and its memory
 //! is locked.
 
+mod asked;
 mod clock;
 mod decisions;
 mod groups;
+mod upgrade;
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -20,7 +22,10 @@ use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue
 use crate::host::{AgentHost, now_ns};
 use crate::wire::{Message, Seen, Shared, Shot, flag, kind, state};
 
+use asked::Asked;
+pub(crate) use asked::Counted;
 use groups::Groups;
+pub(crate) use upgrade::Succeed;
 
 /// How many messages are taken, and CPUs looked after, before decisions go out.
 const MESSAGES: u64 = 256;
@@ -42,6 +47,7 @@ const EAGER_FOR: u32 = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Talk {
     pub(crate) stop: AtomicBool,
+    pub(crate) asked: Asked,
     pub(crate) messages: AtomicU64,
     pub(crate) decisions: AtomicU64,
     pub(crate) stale: AtomicU64,
@@ -146,6 +152,7 @@ impl Mind {
     pub(crate) fn work(&mut self) -> Option<Fault> {
         while !self.talk.stop.load(Acquire) && self.shared.control().ended.load(Acquire) == 0 {
             self.round();
+            self.does_what_is_asked();
             if let Some(fault) = self.engine.fault() {
                 self.shared.give_up(&(fault.message.clone() + &self.starved));
                 return Some(fault);
@@ -171,7 +178,12 @@ impl Mind {
     fn round(&mut self) {
         let control = self.shared.control();
         self.rounds = self.rounds.wrapping_add(1);
-        let is_due = control.due.swap(0, Acquire) != 0 || self.rounds % ROUNDS_WITHOUT_CLOCK == 0;
+        let went_off = control.due.swap(0, Acquire) != 0;
+        if went_off {
+            // It is set anew, also if it was another thread's.
+            self.alarm_ns = u64::MAX;
+        }
+        let is_due = went_off || self.rounds % ROUNDS_WITHOUT_CLOCK == 0;
         let lost = control.lost.load(Acquire);
         if lost != self.lost {
             self.lost = lost;
@@ -216,14 +228,19 @@ impl Mind {
                 self.refill_ns = at_ns.min(self.refill_ns);
             }
         }
+        self.carry_out(event.cpu, &outcome);
+        outcome
+    }
+
+    /// The timer that a policy has asked for on a CPU, and its kicks.
+    fn carry_out(&mut self, cpu: CpuId, outcome: &Outcome) {
         if outcome.timer_ns != 0 {
-            if let Some(timer_ns) = self.timers_ns.get_mut(event.cpu as usize) {
+            if let Some(timer_ns) = self.timers_ns.get_mut(cpu as usize) {
                 *timer_ns = now_ns().saturating_add(outcome.timer_ns);
                 self.has_timers = true;
             }
         }
-        self.kick(&outcome);
-        outcome
+        self.kick(outcome);
     }
 
     /// CPUs that look for work already are looked after here; tasks elsewhere have to give way first.
@@ -428,6 +445,12 @@ impl Mind {
         let event = self.event(EventKind::Block, message);
         self.deliver(&event, &[]);
         self.kicked.set(cpu);
+    }
+
+    /// What the policy does with tasks that wake up is not known yet.
+    fn begins_eager(&mut self) {
+        self.wakeups_since_kick = 0;
+        self.shared.control().eager.store(1, Relaxed);
     }
 
     /// Whether the policy has tasks give way for those that wake up: if it does, it is called at once for each.

@@ -76,12 +76,17 @@ impl Drain {
         Self::begin(call_log, &header, file, move || new_instance(slot, &mut known))
     }
 
-    /// Records what is written to a call log, of one instance.
+    /// Records what is written to a call log. `takes_over` says of each instance that has taken over, with its number, once.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn of(call_log: CallLog, header: &Header, file: File) -> Result<Self> {
-        Self::begin(call_log, header, file, || Ok(None))
+    pub fn of(
+        call_log: CallLog,
+        header: &Header,
+        file: File,
+        takes_over: impl FnMut() -> Result<Option<(u32, Instance)>> + Send + 'static,
+    ) -> Result<Self> {
+        Self::begin(call_log, header, file, takes_over)
     }
 
     fn begin(
@@ -229,10 +234,11 @@ fn read(
             thread::sleep(Duration::from_nanos(SETTLED_NS));
         }
         if ends || call_log.fullest() > FULL || last.elapsed() > WAIT_MAX {
-            let instance = takes_over()?;
             let until_ns = now_ns().saturating_sub(SETTLED_NS);
-            let handed_over =
-                instance.map_or(Ok(()), |(number, instance)| hand_over(Piece::Instance(number, instance)));
+            let mut handed_over = Ok(());
+            while let (Ok(()), Some((number, instance))) = (&handed_over, takes_over()?) {
+                handed_over = hand_over(Piece::Instance(number, instance));
+            }
             let handed_over = handed_over.and_then(|()| {
                 call_log.drain(|cpu, first, records| {
                     let mut firsts = (first..).step_by(PIECE);

@@ -1,9 +1,10 @@
 //! Policies in a process, without a module.
 
-use std::fs::File;
+use std::fs::{self, File};
 
 use ekiden_replay::Replay;
 use ekiden_test_policies::Faulty;
+use serde_json::Value;
 
 use crate::{
     pool::tests,
@@ -18,11 +19,14 @@ tests! {
         28 limits_and_weights_of_control_groups_hold_in_an_agent,
         2 a_policy_in_an_agent_hears_of_a_task_s_control_group,
         2 what_an_agent_cannot_do_is_refused_by_name,
+        15 policies_take_over_from_each_other_in_an_agent,
+        10 ekiden_upgrades_the_policy_of_an_agent_and_shows_how_it_fares,
         14 a_call_that_asks_about_each_of_many_tasks_is_no_loop,
         82 an_agent_that_ends_in_any_way_gives_every_task_back_soon,
     }
     Machine::Parallel(4) => {
         36 in_parallel_every_policy_lives_in_an_agent,
+        30 in_parallel_policies_take_over_from_each_other_in_an_agent,
         90 in_parallel_an_agent_that_ends_gives_every_task_back,
     }
 }
@@ -185,4 +189,90 @@ fn what_an_agent_cannot_do_is_refused_by_name(guest: &TestGuest) {
     }
     let refused = guest.shell("start-stop-daemon -S -c 65534:65534 -x /bin/ekiden-test -- agent-refuses 2>&1 || true");
     assert!(refused.contains("this process lacks CAP_BPF and CAP_PERFMON"), "{refused}");
+}
+
+/// Whatever takes over, no task is lost, and what was recorded of all of them gives the same answers again.
+fn take_over(guest: &TestGuest, rounds: u64) {
+    let reports = guest.guest_test(&format!("agent-upgrades {rounds} /host/upgrades.ekirec"));
+    let [report, panicked] = &reports[..] else { panic!("{reports:#?}") };
+    println!("{report}");
+    assert_eq!((&report["upgrades"], &report["was_scheduler"]), (&rounds.into(), &true.into()), "{report}");
+    assert_eq!(report["with_state"], rounds / 3, "{report}");
+    assert_eq!(report["records_lost"], 0, "{report}");
+    let outcome = ekiden_linked::replay().run(File::open(guest.host("upgrades.ekirec")).unwrap()).unwrap();
+    assert_eq!((outcome.differences, outcome.not_exact, outcome.lost), (0, 0, 0), "{:?}", outcome.first);
+    assert!(
+        outcome.remarks.is_empty() && outcome.replayed > 2_000,
+        "{} calls, {:?}",
+        outcome.replayed,
+        outcome.remarks
+    );
+    let newest = outcome.exact.iter().map(|exact| exact.to).max();
+    assert_eq!(newest, Some(outcome.replayed), "{:?}", outcome.exact);
+    assert!(panicked["reason"].as_str().unwrap().contains("planted in task_new"), "{panicked}");
+    assert_eq!(panicked["state"], "disabled", "{panicked}");
+}
+
+fn policies_take_over_from_each_other_in_an_agent(guest: &TestGuest) {
+    // Each policy takes over from another one and from itself.
+    take_over(guest, 30);
+}
+
+fn in_parallel_policies_take_over_from_each_other_in_an_agent(guest: &TestGuest) {
+    take_over(guest, 30);
+}
+
+fn ekiden_upgrades_the_policy_of_an_agent_and_shows_how_it_fares(guest: &TestGuest) {
+    guest.bring("ekiden-cli", "ekiden");
+    let inside = r#"
+        exec 2>&1
+        echo "first $(/lab/programs/ekiden status --json | tr -d '\n')"
+        ekiden-load pipe --round-trips 300 > /dev/null
+        echo "upgrade $(/lab/programs/ekiden upgrade wfq --set slice_min_us=1500 --json | tr -d '\n')"
+        echo "again $(/lab/programs/ekiden upgrade wfq --set slice_min_us=2000)" | tr '\n' ' '; echo
+        echo "unknown $(/lab/programs/ekiden upgrade colour 2>&1; echo $?)" | tr '\n' ' '; echo
+        echo "wrong $(/lab/programs/ekiden upgrade wfq --set slice_min_us=0 2>&1; echo $?)" | tr '\n' ' '; echo
+        echo "options $(/lab/programs/ekiden upgrade fifo --from wfq 2>&1; echo $?)" | tr '\n' ' '; echo
+        echo "status $(/lab/programs/ekiden status --json | tr -d '\n')"
+        /lab/programs/ekiden status | sed 's/^/words /'
+        /lab/programs/ekiden status --prometheus | grep ^ekiden_picks_total | sed 's/^/prometheus /'
+        /lab/programs/ekiden top --once --interval 0.2 | sed 's/^/top /'
+        cp /lab/programs/ekiden /tmp/ekiden-of-others
+        echo "user $(start-stop-daemon -S -c 65534:65534 -x /tmp/ekiden-of-others -- status | tr '\n' ' ')"
+    "#;
+    fs::write(guest.host("inside.sh"), inside).unwrap();
+    let said =
+        guest.shell("export LD_LIBRARY_PATH=/lab/programs; /lab/programs/ekiden agent fifo --json -- sh /host/inside.sh 2>&1; ls /run/ekiden/agent | wc -l");
+    println!("{said}");
+    let line =
+        |word: &str| said.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("no {word}"));
+    let json = |word: &str| serde_json::from_str::<Value>(line(word)).unwrap();
+    let first = json("first ");
+    let policy = &first["ekiden"]["policies"][0];
+    assert_eq!((&policy["policy"], &policy["alive"], &policy["upgrades"]), (&"fifo".into(), &true.into(), &0.into()));
+    assert!(first["agent"]["messages"].as_u64().unwrap() > 0, "{first}");
+    let upgrade = json("upgrade ");
+    assert_eq!(
+        (&upgrade["from"], &upgrade["to"], &upgrade["moved"]),
+        (&"fifo".into(), &"wfq".into(), &"started_over".into())
+    );
+    assert!(line("again ").contains("it took over the state as it is in memory"), "{said}");
+    assert!(line("unknown ").contains("there is no policy `colour`") && line("unknown ").ends_with("110 "), "{said}");
+    assert!(line("wrong ").contains("slice_min_us") && line("wrong ").ends_with("111 "), "{said}");
+    assert!(line("options ").contains("--from is for policies in the kernel"), "{said}");
+    let status = json("status ");
+    let policy = &status["ekiden"]["policies"][0];
+    assert_eq!((&policy["policy"], &policy["upgrades"]), (&"wfq".into(), &2.into()), "{status}");
+    assert!(policy["picks"].as_u64().unwrap() > 100, "{status}");
+    assert!(
+        said.contains("words policy      wfq slice_min_us=2000") && said.contains("words agent       process"),
+        "{said}"
+    );
+    assert!(said.contains("prometheus ekiden_picks_total{number=\"3\",policy=\"wfq\"}"), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("top ") && line.contains("wfq")), "{said}");
+    assert!(line("user ").contains("only root may ask"), "{said}");
+    let ended = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ended = ended.into_iter().find(|ended| ended["was_scheduler"] == true).expect("what the agent has done");
+    assert_eq!(ended["policy"], "wfq", "{ended}");
+    assert!(said.trim_end().ends_with('0'), "the socket stays: {said}");
 }

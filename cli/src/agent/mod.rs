@@ -1,10 +1,12 @@
 //! `ekiden agent`: a policy in a process of this machine.
 
+pub(crate) mod control;
+
 use std::{cell::RefCell, ffi::OsString, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_agent::{Agent, Config, Counts};
+use ekiden_agent::{Agent, Config, Counts, Next};
 use ekiden_host::Figure;
 use ekiden_loader::LoadError;
 use serde::Serialize;
@@ -35,8 +37,9 @@ No kernel module is loaded: the policy runs in this process, and BPF carries out
 what it decides. However the process ends, the kernel's own scheduler has all
 tasks again; if it stops answering, some 20 to 40 ms later, or a second where a
 hypervisor takes the CPU's time. A policy that is taken out ends the command,
-and the exit code is 101. What `ekiden run` can do besides is not there: see
-docs/agent.md. See also: ekiden vm agent")]
+and the exit code is 101. Meanwhile `ekiden upgrade` lets another policy take
+over, and `ekiden status` and `ekiden top` show how it fares. What else `ekiden
+run` can do is not there: see docs/agent.md. See also: ekiden vm agent")]
 pub(crate) struct AgentCommand {
     #[command(flatten)]
     options: AgentOptions,
@@ -130,19 +133,25 @@ impl AgentCommand {
         let recording = self.recording(&agent.borrow())?;
         let what =
             format!("{} schedules all tasks of this machine from this process; Ctrl-C ends it", self.options.policy);
-        let code = child::run(&events, &self.command, &what, self.options.keep_going, || {
+        let listening = control::Listening::begin(events.asked())?;
+        let watch = || {
             let Err(error) = agent.borrow().check() else { return Ok(()) };
             if let LoadError::TakenOut(reason) = &error {
-                let mut fault = LastFault::now(&self.options.policy, reason);
-                fault.recording = flight.as_ref().and_then(|flight| flight.save(&fault, None));
+                // Another one may have taken over from the policy that was started.
+                let newest = agent.borrow().header("flight recorder").ok();
+                let mut fault = LastFault::now(&agent.borrow().instance().policy, reason);
+                fault.recording = flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
                 // The message is the same without it.
                 let _ = fault.keep();
             }
             Err(error.into())
-        });
+        };
+        let answer = |stream| control::answer(stream, |request| answer_of(&agent.borrow(), request));
+        let code = child::answering(&events, &self.command, &what, self.options.keep_going, watch, answer);
+        drop(listening);
         let agent = agent.into_inner();
         let (was_scheduler, counts, figures) = (agent.is_running(), agent.counts(), agent.figures());
-        let ended = Ended { policy: &self.options.policy, was_scheduler, counts, figures };
+        let ended = Ended { policy: &agent.instance().policy, was_scheduler, counts, figures };
         drop(agent);
         if let (Some(recording), Some(path)) = (recording, &self.record) {
             record::tell(path, recording.stop()?);
@@ -166,7 +175,7 @@ impl AgentCommand {
     fn recording(&self, agent: &Agent) -> Result<Option<ToFile>> {
         let (Some(path), Some(call_log)) = (&self.record, agent.call_log()?) else { return Ok(None) };
         let header = agent.header(&in_words(&self.command))?;
-        Ok(Some(ToFile::of(path, call_log, &header)?))
+        Ok(Some(ToFile::of(path, call_log, &header, agent.successors())?))
     }
 
     fn tell(&self, ended: &Ended<'_>) -> Result<()> {
@@ -179,10 +188,31 @@ impl AgentCommand {
         eprintln!(
             "{} {was}: {messages} messages, {decisions} decisions in {batches} batches, {stale} of them stale, {lost} \
              messages lost; the kernel's own scheduler is back",
-            self.options.policy
+            ended.policy
         );
         eprint!("{}", figures::in_words(&ended.figures, ""));
         Ok(())
+    }
+}
+
+/// What an agent says when it is asked, as JSON.
+fn answer_of(agent: &Agent, request: control::Request) -> Result<serde_json::Value> {
+    match request {
+        control::Request::Status => {
+            let (pid, counts, status) = (std::process::id(), agent.counts(), agent.status()?);
+            Ok(serde_json::to_value(control::Running { pid, counts, status })?)
+        }
+        control::Request::Upgrade { policy, params, start_over } => {
+            let make = policies::make_next(&policy)?;
+            let calls = policies::find(&policy).map_or(0, |linked| linked.calls.0);
+            policies::check_params(&policy, &params)?;
+            let from = agent.instance().policy;
+            let done = agent.upgrade(&Next { policy, params, start_over }, make).map_err(|error| match error {
+                LoadError::TakenOut(_) => error.into(),
+                error => anyhow::Error::from(Failure::new(Exit::OldGoesOn, format!("{from} keeps running: {error}"))),
+            })?;
+            Ok(serde_json::to_value(control::Upgraded { from, done, calls })?)
+        }
     }
 }
 

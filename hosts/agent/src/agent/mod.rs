@@ -1,5 +1,7 @@
 //! A policy that schedules this machine from a thread of this process.
 
+mod ask;
+
 use std::{
     ffi::c_char,
     fs::File,
@@ -7,7 +9,7 @@ use std::{
     mem::MaybeUninit,
     ptr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::Ordering::{Acquire, Relaxed, Release},
         mpsc::{RecvTimeoutError, channel},
     },
@@ -15,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ekiden::{Call, Calls};
+use ekiden::Topology;
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
 use ekiden_host::{Figure, Figures, Policy, Surrounded};
@@ -30,6 +32,8 @@ use nix::{
     time::{ClockId, clock_getres},
     unistd::{Pid, gettid},
 };
+
+use ask::Instances;
 
 use crate::{
     call_log::{self, Ring},
@@ -49,7 +53,7 @@ const CPUS_MAX: u32 = 64 * WORDS as u32;
 const LOOPS: Duration = Duration::from_millis(25);
 
 /// How long the agent's thread may take to begin, and to end.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the kernel may take to say why it let go.
 const EXIT_TAKES: Duration = Duration::from_secs(1);
@@ -59,10 +63,13 @@ const EXIT_TAKES: Duration = Duration::from_secs(1);
 pub struct Agent {
     link: Option<Link>,
     name: String,
-    instance: Instance,
+    instances: Arc<Instances>,
+    topology: Topology,
+    questions: Arc<AgentHost>,
+    beats: Arc<Beats>,
     max_tasks: u32,
     flight: Option<Flight>,
-    figures: Figures,
+    figures: Mutex<Figures>,
     shared: Arc<Shared>,
     talk: Arc<Talk>,
     thread: Option<JoinHandle<Option<Fault>>>,
@@ -113,7 +120,7 @@ impl Agent {
             }
         };
         let name = scheduler_name(&config.policy);
-        let mut skel = load(config, &name, nr_cpus, calls)?;
+        let mut skel = load(config, &name, nr_cpus)?;
         let bss = skel.maps.bss_data.take().ok_or_else(|| LoadError::Other("the program has no memory".into()))?;
         let exit = [&raw const bss.exit_reason, (&raw const bss.exit_message).cast()].map(<*const _>::cast);
         let programs = Programs {
@@ -134,23 +141,28 @@ impl Agent {
         let shared = unsafe { Shared::new(control, (&raw mut bss.fault_text).cast(), &maps, programs) }?;
         let shared = Arc::new(shared);
         shared.control().eager.store(1, Release);
+        shared.set_calls(calls);
         shared.control().tgid.store(std::process::id(), Release);
 
         let beats = Arc::new(Beats::new(shared.clone(), config.max_tasks));
         questions.set_beats(beats.clone());
-        let policy: Box<dyn Policy> = Box::new(Surrounded::new(policy, EachCall(beats)));
+        let policy: Box<dyn Policy> = Box::new(Surrounded::new(policy, EachCall(beats.clone())));
         let engine = Engine::new(policy, questions.clone(), idle, nr_cpus, config.max_tasks);
         questions.set_engine(engine.answers());
         let talk = Arc::new(Talk::default());
-        let mind = Mind::new(engine, questions, shared.clone(), talk.clone(), config.max_tasks);
+        let mind = Mind::new(engine, questions.clone(), shared.clone(), talk.clone(), config.max_tasks);
         ready::lock_memory()?;
+        let first = Instance { policy: config.policy.clone(), params: config.params.clone() };
         let mut agent = Self {
             link: None,
             name,
-            instance: Instance { policy: config.policy.clone(), params: config.params.clone() },
+            instances: Arc::new(Instances::of(first)),
+            topology,
+            questions,
+            beats,
             max_tasks: config.max_tasks,
             flight,
-            figures,
+            figures: Mutex::new(figures),
             shared,
             talk,
             thread: None,
@@ -185,7 +197,7 @@ impl Agent {
         if self.is_running() {
             return Ok(());
         }
-        Err(LoadError::TakenOut(self.exit_reason().unwrap_or_else(|| "no reason given".into())))
+        Err(self.taken_out())
     }
 
     /// Why the kernel has let go, in its own words. It says so last of all.
@@ -216,12 +228,12 @@ impl Agent {
     /// # Errors
     /// If the topology cannot be read.
     pub fn header(&self, workload: &str) -> Result<Header> {
-        header_of(recording::Host::Agent, self.instance.clone(), self.max_tasks, workload)
+        header_of(recording::Host::Agent, self.instance(), self.max_tasks, workload)
     }
 
     /// What the policy has counted itself so far.
     pub fn figures(&self) -> Vec<Figure> {
-        self.figures.totals()
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner).totals()
     }
 
     /// What it has done so far.
@@ -269,7 +281,7 @@ fn whole_ticks_in(time: Duration) -> u32 {
     (time.as_nanos() / tick().as_nanos().max(1)).saturating_sub(1).max(2) as u32
 }
 
-fn load(config: &Config, name: &str, nr_cpus: u32, calls: Calls) -> Result<AgentSkel<'static>> {
+fn load(config: &Config, name: &str, nr_cpus: u32) -> Result<AgentSkel<'static>> {
     if !config.messages.is_power_of_two() || config.messages < 1024 {
         let message = format!("{} messages: it has to be a power of two, and 1024 at least", config.messages);
         return Err(LoadError::Other(message));
@@ -281,10 +293,8 @@ fn load(config: &Config, name: &str, nr_cpus: u32, calls: Calls) -> Result<Agent
         constants.ring_mask = u64::from(config.messages) - 1;
         constants.slots_most = config.max_tasks;
         constants.nr_cpus = nr_cpus;
-        constants.wants_ticks = calls.has(Call::TaskTick);
         constants.tick_ns = tick().as_nanos() as u64;
         constants.loop_ticks = whole_ticks_in(LOOPS);
-        constants.may_place = !calls.has(Call::SelectTaskRq);
     }
     let mut sized = || {
         open.maps.ring.set_max_entries(config.messages)?;

@@ -1,0 +1,212 @@
+//! What can be asked of an agent while it runs: how its policy fares, and to let another one take over.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError, mpsc::sync_channel},
+    time::{Duration, Instant},
+};
+
+use ekiden_contain::contained;
+use ekiden_engine::Totals;
+use ekiden_host::{Knows, Surrounded, abi::ABI_VERSION};
+use ekiden_loader::{LoadError, PolicyStatus, Result, Status, Upgrade};
+use ekiden_recording::{Instance, Mark};
+
+use super::{Agent, PATIENCE};
+use crate::{
+    call_log::{self, FIRST_INSTANCE},
+    config::{MakeNext, Next},
+    heartbeat::EachCall,
+    mind::{Counted, Mind, Succeed},
+};
+
+/// How long the agent's thread may take to answer until it is called again.
+const ASKS_AGAIN: Duration = Duration::from_millis(10);
+
+/// The policies that were to take over, the first one among them, and how it went.
+pub(super) struct Instances(Mutex<Had>);
+
+struct Had {
+    instances: Vec<Instance>,
+    /// How many of them a recording has heard of.
+    told: usize,
+    /// The place of the instance that decides.
+    now: usize,
+    upgrades: u64,
+    wait_ns: u64,
+    wait_ns_max: u64,
+}
+
+impl Instances {
+    /// A recording has this one in its header.
+    pub(super) fn of(first: Instance) -> Self {
+        let instances = vec![first];
+        Self(Mutex::new(Had { instances, told: 1, now: 0, upgrades: 0, wait_ns: 0, wait_ns_max: 0 }))
+    }
+
+    fn had(&self) -> MutexGuard<'_, Had> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Had {
+    /// One is to take over. Its place.
+    fn put(&mut self, next: &Next) -> usize {
+        self.instances.push(Instance { policy: next.policy.clone(), params: next.params.clone() });
+        self.instances.len() - 1
+    }
+
+    fn took_over(&mut self, place: usize, wait_ns: u64) {
+        self.now = place;
+        self.upgrades += 1;
+        self.wait_ns = wait_ns;
+        self.wait_ns_max = self.wait_ns_max.max(wait_ns);
+    }
+
+    /// The next one of which a recording has not heard.
+    fn tell(&mut self) -> Option<(u32, Instance)> {
+        let next = self.instances.get(self.told)?.clone();
+        self.told += 1;
+        Some((number_of(self.told - 1) as u32, next))
+    }
+}
+
+/// By this, recordings and `ekiden status` know it.
+fn number_of(place: usize) -> u64 {
+    FIRST_INSTANCE + place as u64
+}
+
+impl Agent {
+    /// Another policy takes over, or a new instance of the same. One of the same type takes over the state of the old one, unless it is to start
+    /// over; to any other all tasks are new. No task is under the kernel's own scheduler in between.
+    ///
+    /// # Errors
+    /// Its parameters are refused, or it panics while it is made: the old one stays. Or one of them panics while it hands over or takes over,
+    /// or the agent is gone: [`LoadError::TakenOut`].
+    pub fn upgrade(&self, next: &Next, make: MakeNext) -> Result<Upgrade> {
+        self.check()?;
+        let next = &self.with_params_of_now(next);
+        let (topology, host) = (self.topology.clone(), self.questions.clone());
+        let made = contained(|| make(topology, self.max_tasks, &next.params, host, next.start_over));
+        let takes_over = made.map_err(LoadError::Refused)?.map_err(|error| LoadError::Refused(error.to_string()))?;
+        // A recording has to know of it before it comes to its calls.
+        let place = self.instances.had().put(next);
+        let number = number_of(place);
+        let (beats, is_recorded) = (self.beats.clone(), self.flight.is_some());
+        let succeed: Succeed = Box::new(move |old| {
+            let (mut policy, knows) = takes_over(old);
+            if is_recorded {
+                call_log::next_instance(if knows == Knows::All { Mark::HandOver } else { Mark::Begin }, number);
+                policy = call_log::recorded(policy);
+            }
+            (Box::new(Surrounded::new(policy, EachCall(beats))), knows)
+        });
+        let Some((done, figures)) = self.ask(|mind| mind.upgrade(succeed))? else { return Err(self.taken_out()) };
+        *self.figures.lock().unwrap_or_else(PoisonError::into_inner) = figures;
+        self.instances.had().took_over(place, done.wait_ns);
+        Ok(done)
+    }
+
+    /// Without parameters of its own, one that takes over the state keeps those in it.
+    fn with_params_of_now(&self, next: &Next) -> Next {
+        let now = self.instance();
+        let keeps = next.params.is_empty() && !next.start_over && next.policy == now.policy;
+        if keeps { Next { params: now.params, ..next.clone() } } else { next.clone() }
+    }
+
+    /// Has the agent's thread do something between two rounds, and waits for it.
+    fn ask<T: Send + 'static>(&self, wish: impl FnOnce(&mut Mind) -> T + Send + 'static) -> Result<T> {
+        let (done, is_done) = sync_channel(1);
+        self.talk.asked.put(Box::new(move |mind| {
+            // Where this is not heard any more, it is done all the same.
+            let _ = done.send(wish(mind));
+        }));
+        let start = Instant::now();
+        loop {
+            // That thread may have nothing to do, or set an alarm of its own in the same moment.
+            self.shared.set_alarm(1);
+            match is_done.recv_timeout(ASKS_AGAIN) {
+                Ok(result) => return Ok(result),
+                Err(_) if !self.is_running() => return Err(self.taken_out()),
+                Err(_) if start.elapsed() < PATIENCE => {}
+                // What it has taken it is about to do.
+                Err(_) if !self.talk.asked.take_back() => {}
+                Err(_) => {
+                    let seconds = PATIENCE.as_secs();
+                    return Err(LoadError::Other(format!(
+                        "the agent has not answered for {seconds} s; nothing has changed"
+                    )));
+                }
+            }
+        }
+    }
+
+    pub(super) fn taken_out(&self) -> LoadError {
+        LoadError::TakenOut(self.exit_reason().unwrap_or_else(|| "no reason given".into()))
+    }
+
+    /// The policy of now, and its parameters.
+    pub fn instance(&self) -> Instance {
+        let had = self.instances.had();
+        had.instances[had.now].clone()
+    }
+
+    /// How the policy fares, as `ekiden.ko` says it of those in the kernel.
+    ///
+    /// # Errors
+    /// [`LoadError::TakenOut`], or the agent does not answer.
+    pub fn status(&self) -> Result<Status> {
+        let Counted { calls, tasks, totals, contract_violations } = self.ask(|mind| mind.counted())?;
+        let Totals { picks, idles, migrations, refusals, unexpected_transitions, slowed, turns, ticks } = totals;
+        let (contract_violations, last_contract_violation) = contract_violations;
+        let contract_violations = contract_violations.into();
+        let counts = ekiden_loader::Counts {
+            tasks,
+            picks,
+            idles,
+            migrations,
+            refusals,
+            unexpected_transitions,
+            slowed,
+            turns,
+            ticks,
+            contract_violations,
+            last_contract_violation,
+            engine_fault: None,
+        };
+        let had = self.instances.had();
+        let Instance { policy, params } = had.instances[had.now].clone();
+        let records = self.flight.as_ref().map_or(0, |flight| flight.records);
+        let policy = PolicyStatus {
+            policy,
+            params,
+            alive: true,
+            default: true,
+            calls: calls.0,
+            instance: number_of(had.now) as u32,
+            upgrades: had.upgrades,
+            upgrade_wait_ns: had.wait_ns,
+            upgrade_wait_ns_max: had.wait_ns_max,
+            call_log_records: records,
+            call_log_cpus: u32::from(records != 0),
+            call_log_runs: records != 0,
+            counts: counts.clone(),
+            figures: self.figures(),
+            ..PolicyStatus::default()
+        };
+        Ok(Status {
+            abi: ABI_VERSION,
+            attached: self.is_running(),
+            policies: vec![policy],
+            capacity: self.max_tasks.into(),
+            beyond: self.shared.beyond(),
+            counts,
+            ..Status::default()
+        })
+    }
+
+    /// For a recording: says of each policy that has taken over, with its number, once.
+    pub fn successors(&self) -> impl FnMut() -> Result<Option<(u32, Instance)>> + Send + use<> {
+        let instances = self.instances.clone();
+        move || Ok(instances.had().tell())
+    }
+}
