@@ -164,6 +164,7 @@ mod tests {
         "reproduce wasted-cores",
         "reproduce dispersive",
         "reproduce arbiter",
+        "reproduce cos",
         "reproduce missing-domains",
         "reproduce nginx",
         "record",

@@ -1,5 +1,5 @@
 //! What `ekiden reproduce` shows in a stock kernel: figure 5 of papers/002, the histograms of papers/003, and, in a small form, tables 2, 3, 4
-//! and 6 of papers/000.
+//! and 6 of papers/000, and sections 4.2 and 4.3 of papers/004.
 
 use std::{path::Path, process::Command};
 
@@ -91,4 +91,38 @@ fn a_pipe_wake_ups_and_lines_of_code_are_measured_beside_the_papers() {
     let sources = &report["sources"];
     assert_eq!((&sources["policies"][0]["policy"], &sources["limits"][0]["met"]), (&"wfq".into(), &true.into()));
     assert!(sources["parts"].as_array().unwrap().iter().all(|part| part["lines"].as_u64() > Some(100)), "{report}");
+}
+
+#[test]
+fn decisions_and_a_worker_are_timed_in_an_agent_and_in_the_kernel() {
+    let args = ["reproduce", "cos", "--cpus=2", "--tasks=0,3", "--times=10", "--runs=1", "--cpu-ms=200"];
+    let report = json(Path::new(EKIDEN), &args);
+    println!("{report}");
+    assert_eq!(report["taken_out"].as_array().unwrap().len(), 0, "{report}");
+    let points = report["delegation"].as_array().unwrap();
+    let hosts = ["agent", "agent", "kernel", "kernel", "own", "own"];
+    assert_eq!(points.iter().map(|point| point["host"].as_str().unwrap()).collect::<Vec<_>>(), hosts, "{report}");
+    for point in points {
+        let of = |what: &str, figure: &str| point[what][figure].as_f64();
+        assert_eq!(point["wakeup"]["n"], 10, "{report}");
+        if point["host"] == "own" {
+            assert!(point["decision"].is_null(), "{report}");
+            continue;
+        }
+        // The thread never ran without a decision, which came after it was woken up.
+        assert_eq!(point["decision"]["n"], 10, "{report}");
+        assert!(
+            of("decision", "mean_us") > Some(0.5) && of("decision", "mean_us") < of("wakeup", "mean_us"),
+            "{report}"
+        );
+        assert!(of("decision", "longest_us") >= of("decision", "mean_us"), "{report}");
+    }
+    let workers = report["judge"].as_array().unwrap();
+    assert_eq!(workers.iter().map(|it| it["host"].as_str().unwrap()).collect::<Vec<_>>(), ["agent", "kernel", "own"]);
+    for worker in workers {
+        let ms = |how: &str| worker[how][0].as_f64().unwrap();
+        assert!(ms("alone_ms") >= 200.0 && ms("alone_ms") < 210.0, "{report}");
+        assert!(ms("limited_ms") > ms("alone_ms") && ms("unlimited_ms") > ms("alone_ms"), "{report}");
+    }
+    assert_eq!(report["limits"].as_array().unwrap().len(), 6, "{report}");
 }

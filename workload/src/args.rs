@@ -83,6 +83,12 @@ pub(crate) enum Do {
     /// Have message threads wake up workers, as schbench does, and print how long that takes
     #[command(after_help = "Example: ekiden-load wakeups --messages 2 --workers 2 --told locality")]
     Wakeups(WakeupsArgs),
+    /// Have a thread of nice -20 woken up beside threads that compete, and print when it ran
+    #[command(after_help = "Example: ekiden-load delegation --tasks 0,9 --times 50 --json")]
+    Delegation(DelegationArgs),
+    /// Have a worker work alone, beside programs in a control group, and beside some in another, in turns
+    #[command(after_help = "Example: ekiden-load judge --cgroups /sys/fs/cgroup/a,/sys/fs/cgroup/b --programs 40")]
+    Judge(JudgeArgs),
     /// Measure the work loop, for --loops-per-ms
     Calibrate(Json),
 }
@@ -281,6 +287,41 @@ pub(crate) struct WakeupsArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) loops_per_ms: Option<u64>,
     /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct DelegationArgs {
+    /// How many threads compete, one number after another
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0,9", value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub(crate) tasks: Vec<u32>,
+    /// How often the thread is woken up beside each of them
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) times: u32,
+    /// How long it sleeps before; up to as much more is drawn
+    #[arg(long, value_name = "US", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) sleep_us: u64,
+    /// Print JSON, with each time
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct JudgeArgs {
+    /// The control groups of the programs, as directories
+    #[arg(long, value_name = "DIR,DIR", value_parser = two_directories)]
+    pub(crate) cgroups: [PathBuf; 2],
+    /// Programs in each
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub(crate) programs: u32,
+    /// CPU time that the worker needs
+    #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub(crate) cpu_ms: u64,
+    /// How often it works in each way
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) times: u32,
+    /// Print JSON, with each time
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -12,9 +12,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser as _;
 use ekiden_workload::builtin::{self, Case};
+use ekiden_workload::real::delegation::{self, Delegated, Delegation};
 use ekiden_workload::real::direct::{self, Measured, Messaging, Pipe};
 use ekiden_workload::real::exec::{self, Options};
 use ekiden_workload::real::hints::{self, Beside, Costs, Kept};
+use ekiden_workload::real::judge::{self, Judge, Judged};
 use ekiden_workload::real::spin::Spin;
 use ekiden_workload::real::wakeups::{self, Wakeups};
 use ekiden_workload::real::{threads, turns};
@@ -22,8 +24,8 @@ use ekiden_workload::{Report, Step, TaskSpec, Workload, loads, rt_app};
 use serde::Serialize;
 
 use crate::args::{
-    Cli, Common, Do, FloodArgs, HintsArgs, Json, MessagingArgs, PipeArgs, Repeat, RunArgs, SpinArgs, ThreadsArgs,
-    WakeupsArgs,
+    Cli, Common, DelegationArgs, Do, FloodArgs, HintsArgs, Json, JudgeArgs, MessagingArgs, PipeArgs, Repeat, RunArgs,
+    SpinArgs, ThreadsArgs, WakeupsArgs,
 };
 
 /// Many times, in microseconds.
@@ -134,6 +136,8 @@ fn run(command: Do) -> Result<()> {
             Spread::of(turns::run(args.cpu, args.turns as usize, args.most_ms * 1_000_000)?)?.show(args.json)
         }
         Do::Wakeups(args) => wake_up(&args),
+        Do::Delegation(args) => delegate(&args),
+        Do::Judge(args) => judge(&args),
         Do::Calibrate(Json { json }) => {
             let loops_per_ms = Spin::calibrate().loops_per_ms;
             if json {
@@ -179,6 +183,43 @@ fn wake_up(args: &WakeupsArgs) -> Result<()> {
         told: args.told.as_deref(),
     };
     Spread::of(wakeups::run(&load)?)?.show(args.json)
+}
+
+fn delegate(args: &DelegationArgs) -> Result<()> {
+    let one =
+        |tasks: &u32| delegation::run(Delegation { tasks: *tasks, times: args.times, sleep_ns: args.sleep_us * 1_000 });
+    // A thread's nice value and CPU are its own: each has a thread that ends with it.
+    let each = |tasks| std::thread::scope(|scope| scope.spawn(|| one(tasks)).join());
+    let all = args.tasks.iter().map(|tasks| Ok(each(tasks).map_err(|_| anyhow!("a thread panicked"))??));
+    let all = all.collect::<Result<Vec<Delegated>>>()?;
+    if args.json {
+        let all = serde_json::json!({ "scheduler": exec::scheduler(), "measured": all });
+        return print(&all.to_string());
+    }
+    all.iter().try_for_each(|measured| {
+        let pairs = measured.woken_ns.iter().zip(&measured.began_ns);
+        let us: Vec<f64> = pairs.map(|(woken, began)| began.saturating_sub(*woken) as f64 / 1e3).collect();
+        let (mean, most) = (us.iter().sum::<f64>() / us.len() as f64, us.iter().copied().fold(0.0, f64::max));
+        let Delegated { tasks, .. } = measured;
+        print(&format!("beside {tasks} threads, us from wake-up to first instruction: mean {mean:.1}, most {most:.1}"))
+    })
+}
+
+fn judge(args: &JudgeArgs) -> Result<()> {
+    let [limited, unlimited] = &args.cgroups;
+    let JudgeArgs { programs, times, .. } = *args;
+    let load = Judge { programs, cpu_ns: args.cpu_ms * 1_000_000, times, cgroups: [limited, unlimited] };
+    let judged = judge::run(&load)?;
+    if args.json {
+        return print(&serde_json::json!({ "scheduler": exec::scheduler(), "measured": judged }).to_string());
+    }
+    let Judged { alone_ns, limited_ns, unlimited_ns } = &judged;
+    [("alone", alone_ns), ("beside the first group", limited_ns), ("beside the second", unlimited_ns)]
+        .into_iter()
+        .try_for_each(|(how, ns)| {
+            let ms: Vec<String> = ns.iter().map(|ns| format!("{:.1}", *ns as f64 / 1e6)).collect();
+            print(&format!("{how}, ms: {}", ms.join(" ")))
+        })
 }
 
 fn time_pipe(args: &PipeArgs) -> Result<()> {

@@ -53,6 +53,7 @@ const NAMES: &[&str] = &[
     "replay",
     "reproduce",
     "reproduce arbiter",
+    "reproduce cos",
     "reproduce dispersive",
     "reproduce ekiben-tables",
     "reproduce locality",

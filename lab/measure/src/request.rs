@@ -17,7 +17,7 @@ use crate::{
     failure::{Exit, Failure},
     fidelity::Real,
     machine::{follow_with, guest_command},
-    reproduce::{EkibenTables, Locality},
+    reproduce::{Cos, EkibenTables, Locality},
 };
 
 /// The command of `ekiden` that answers.
@@ -59,6 +59,7 @@ macro_rules! requests {
 
 requests! {
     Applications(applications::Programs),
+    Cos(Cos),
     EkibenTables(EkibenTables),
     Fairness(FairnessBench),
     Fidelity(Real),
@@ -157,6 +158,7 @@ mod tests {
     #[test]
     fn the_options_of_every_command_can_be_sent() {
         travels::<applications::Programs>();
+        travels::<Cos>();
         travels::<EkibenTables>();
         travels::<FairnessBench>();
         travels::<HintsBench>();

@@ -59,6 +59,7 @@ const IN_TURNS: [(&str, &[&str]); 3] = [
         "cli reproduce",
         &[
             "a_pipe_wake_ups_and_lines_of_code_are_measured_beside_the_papers",
+            "decisions_and_a_worker_are_timed_in_an_agent_and_in_the_kernel",
             "threads_stay_on_one_of_eight_nodes_with_the_bug_and_nowhere_else_is_waste_found",
         ],
     ),

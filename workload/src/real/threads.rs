@@ -21,15 +21,19 @@ const LOOK: Spin = Spin { loops_per_ms: 4_096 };
 /// If a thread cannot be started.
 pub fn run(count: u32, cpu_ns: u64) -> io::Result<u64> {
     let begin_ns = now_ns();
-    let hog = move || {
-        while own_cpu_ns() < cpu_ns {
-            LOOK.work(1_000_000);
-        }
-    };
+    let hog = move || use_cpu(cpu_ns);
     let start = |number| thread::Builder::new().name(format!("{NAME}{number}")).spawn(hog);
     let hogs: Vec<_> = (0..count).map(start).collect::<io::Result<_>>()?;
     hogs.into_iter().for_each(|hog| hog.join().expect("using a CPU does not panic"));
     Ok(now_ns() - begin_ns)
+}
+
+/// Has the caller use its CPU for `cpu_ns` nanoseconds more.
+pub(crate) fn use_cpu(cpu_ns: u64) {
+    let until_ns = own_cpu_ns() + cpu_ns;
+    while own_cpu_ns() < until_ns {
+        LOOK.work(1_000_000);
+    }
 }
 
 fn own_cpu_ns() -> u64 {

@@ -1,6 +1,7 @@
 //! `ekiden reproduce`: what papers measured, measured again, side by side.
 
 mod arbiter;
+mod cos;
 mod dispersive;
 mod ekiben_tables;
 mod locality;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-pub(crate) use self::{ekiben_tables::EkibenTables, locality::Locality};
+pub(crate) use self::{cos::Cos, ekiben_tables::EkibenTables, locality::Locality};
 
 /// `ekiden reproduce`: what papers measured, measured again.
 #[derive(Args)]
@@ -38,6 +39,8 @@ Examples:
       table 6 of papers/000, in a stock kernel
   ekiden reproduce ekiben-tables
       tables 2, 3 and 4 of papers/000, in a stock kernel
+  ekiden reproduce cos
+      sections 4.2 and 4.3 of papers/004, in a stock kernel
   ekiden reproduce nginx --report nginx.html
       the histograms of papers/003, in a stock kernel
 Look at one of the simulated runs yourself:
@@ -62,6 +65,8 @@ enum What {
     Locality(locality::Locality),
     /// A pipe and wake-ups under each policy, and lines of code, in a stock kernel (papers/000, tables 2 to 4)
     EkibenTables(ekiben_tables::EkibenTables),
+    /// How long a decision takes beside competing tasks, and a worker beside limited programs, in a stock kernel (papers/004)
+    Cos(cos::Cos),
     /// How long wrk waits for a CPU under one scheduler and another, in a stock kernel (papers/003)
     Nginx(nginx::Nginx),
 }
@@ -76,6 +81,7 @@ impl Reproduce {
             What::Arbiter(arbiter) => arbiter.run(),
             What::Locality(locality) => locality.run(),
             What::EkibenTables(tables) => tables.run(),
+            What::Cos(cos) => cos.run(),
             What::Nginx(nginx) => nginx.run(),
         }
     }
