@@ -168,7 +168,7 @@ mod tests {
             began_ns: vec![3_000, 12_000, 20_500],
         };
         let point = point(Host::Agent, &delegated, Some(&calls));
-        // Nobody decided before the third time.
+        // There was no decision before the third time.
         assert_eq!(point.decision, Some(Spread { mean_us: 2.0, longest_us: 3.0, n: 2 }));
         assert_eq!(point.wakeup, Some(Spread { mean_us: 2.2, longest_us: 4.0, n: 3 }));
     }
