@@ -11,8 +11,8 @@ const SOURCES: [&str; 4] =
 /// What the crate calls by the same name and shows elsewhere: the derive macros stand at their traits.
 const MACROS: [&str; 3] = ["policy", "policies", "debug"];
 
-/// An item of the crate as its source declares it.
-const KINDS: [&str; 7] = ["struct", "enum", "trait", "fn", "const", "type", "macro_rules!"];
+/// An item of the crate as its source declares it. The example of an attribute stands where the crate takes the attribute from its macros.
+const KINDS: [&str; 8] = ["struct", "enum", "trait", "fn", "const", "type", "macro_rules!", "use ekiden_macros::"];
 
 /// The names that the crate's root shows, but those for hosts.
 fn shown(root: &str) -> Vec<String> {

@@ -130,7 +130,25 @@ pub use cpumask::{CpuListError, CpuMask, MAX_CPUS, Members};
 pub use cx::{Cx, Group, Running, SLICE_NS_MIN};
 pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
 pub use ekiden_hints::Plain;
-pub use ekiden_macros::{Layout, Plain, policy};
+/// Completes `impl Scheduler for MyPolicy`, and the same for `HintQueues`, `TaskSettings` and `SavedState`.
+///
+/// ```
+/// use ekiden::{Call, prelude::*};
+///
+/// struct ShortestJob(SpinLock<FifoQueue<Self>>);
+///
+/// #[policy]
+/// impl Scheduler for ShortestJob {
+///     fn new(_: &Env) -> Self { Self(SpinLock::default()) }
+///     fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) { self.0.lock().push_back(token) }
+///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> { self.0.lock().claim_first(cx) }
+/// }
+///
+/// assert_eq!(ShortestJob::NAME, "shortest-job");
+/// assert!(ShortestJob::CALLS.has(Call::TaskWakeup) && !ShortestJob::CALLS.has(Call::TaskTick));
+/// ```
+pub use ekiden_macros::policy;
+pub use ekiden_macros::{Layout, Plain};
 pub use env::{Env, Param, ParamError};
 pub use figures::{Counter, Histogram};
 pub use hint::{HintQueues, HintRefused, Hints, NotTold, ProcessId, QueueId};

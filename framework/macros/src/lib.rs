@@ -1,7 +1,8 @@
 //! `#[policy]`, the attribute that completes an implementation of the `Scheduler` trait and of those beside it, `#[derive(Layout)]` and
 //! `#[derive(Plain)]`.
 //!
-//! Policies use them from `ekiden`. What they generate is tested from there, where the traits are.
+//! Policies use them from `ekiden`. What they generate is tested from there, where the traits are, and the example of `#[policy]` is there, too.
+//! A crate that these tests depended on would be compiled twice, as would all that is under it.
 #![forbid(unsafe_code)]
 
 mod complete;
@@ -11,8 +12,6 @@ mod plain;
 
 use proc_macro::TokenStream;
 
-/// Completes `impl Scheduler for MyPolicy`, and the same for `HintQueues`, `TaskSettings` and `SavedState`.
-///
 /// What the implementation leaves out is filled in, what it says stands:
 ///
 /// * `const CALLS`: the calls that it implements itself, so that the others are never delivered.
@@ -24,22 +23,6 @@ use proc_macro::TokenStream;
 ///   implementations of their own follow, with `#[policy]` on them for what those leave out.
 /// * `type State = Self`, with the two methods that hand the whole policy over in a live upgrade.
 /// * `const LAYOUT`: the fingerprint of the state, if it derives `Layout`.
-///
-/// ```
-/// use ekiden::{Call, prelude::*};
-///
-/// struct ShortestJob(SpinLock<FifoQueue<Self>>);
-///
-/// #[policy]
-/// impl Scheduler for ShortestJob {
-///     fn new(_: &Env) -> Self { Self(SpinLock::default()) }
-///     fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) { self.0.lock().push_back(token) }
-///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> { self.0.lock().claim_first(cx) }
-/// }
-///
-/// assert_eq!(ShortestJob::NAME, "shortest-job");
-/// assert!(ShortestJob::CALLS.has(Call::TaskWakeup) && !ShortestJob::CALLS.has(Call::TaskTick));
-/// ```
 #[proc_macro_attribute]
 pub fn policy(arguments: TokenStream, item: TokenStream) -> TokenStream {
     complete::complete(arguments.into(), item.into()).into()
