@@ -99,7 +99,7 @@ impl Runner {
     /// Writes the crate. Files that are as they should be keep their times, so that nothing is built again.
     fn write(&self, checkout: &Checkout, project: &Project, name: &str, place: &Path) -> Result<()> {
         let lock = fs::read_to_string(checkout.root().join("Cargo.lock")).unwrap_or_default();
-        let profiles = as_in_checkout(checkout.profiles()?, &lock) + &own_profiles(name, project.policies());
+        let profiles = for_simulations(checkout.profiles()?, &lock) + &own_profiles(name, project.policies());
         let manifest = manifest(name, checkout.root(), project.policies(), &self.features, &profiles);
         files::write(&place.join("Cargo.toml"), manifest.as_bytes())?;
         files::write(&place.join("src/main.rs"), source(project.policies()).as_bytes())?;
@@ -271,19 +271,19 @@ fn own_profiles(name: &str, policies: &[Policy]) -> String {
     optimised.chain(debugged).collect()
 }
 
-/// What the checkout's profiles say of crates of others would be true of Ekiden's own ones, too, in another project: these keep their line numbers.
-/// They are compiled once then.
-fn as_in_checkout(profiles: String, lock: &str) -> String {
-    const LINES: &str = "debug = \"line-tables-only\"\n";
+/// Crates of Ekiden's that time passes in when something is simulated or explored.
+const SIMULATE: [&str; 4] = ["ekiden", "ekiden-engine", "ekiden-explore", "ekiden-sim"];
+
+/// Cargo tells crates apart by where they are in a workspace, so Ekiden's own are compiled anew in that of a project, whatever their profile. The ones
+/// that the checkout's tests need fast for something else are not optimised then.
+fn for_simulations(profiles: String, lock: &str) -> String {
     let ours = lock.split(ENTRY).skip(1).filter(|entry| !entry.contains("\nsource = "));
     let names = ours.filter_map(|entry| entry.lines().next()?.strip_prefix("name = \"")?.strip_suffix('"'));
-    names.fold(profiles, |profiles, name| {
-        let heading = format!("[profile.dev.package.{name}]\n");
-        if profiles.contains(&heading) {
-            profiles.replace(&heading, &(heading.clone() + LINES))
-        } else {
-            profiles + &heading + LINES
-        }
+    names.filter(|name| !SIMULATE.contains(name)).fold(profiles, |profiles, name| {
+        let without = |profiles: String, level| {
+            profiles.replace(&format!("[profile.dev.package.{name}]\nopt-level = {level}\n"), "")
+        };
+        (1..=3).fold(profiles, without)
     })
 }
 
@@ -361,23 +361,20 @@ mod tests {
     }
 
     #[test]
-    fn our_crates_keep_their_line_numbers_in_a_project() {
-        let profiles = "[profile.dev.package.\"*\"]\ndebug = false\n[profile.dev.package.a]\nopt-level = 1\n";
-        let lock = "version = 4\n\n[[package]]\nname = \"a\"\nversion = \"0.1.0\"\n\n[[package]]\nname = \"b\"\nversion = \"0.1.0\"\n\n\
-                    [[package]]\nname = \"serde\"\nversion = \"1.0.1\"\nsource = \"registry\"\n";
-        expect![[r#"
-            [profile.dev.package."*"]
-            debug = false
-            [profile.dev.package.a]
-            debug = "line-tables-only"
-            opt-level = 1
-            [profile.dev.package.b]
-            debug = "line-tables-only"
-        "#]]
-        .assert_eq(&as_in_checkout(profiles.into(), lock));
-        // As it is there.
-        let ours = fs::read_to_string(Checkout::find().unwrap().root().join("Cargo.toml")).unwrap();
-        assert!(ours.contains("[profile.dev]\ndebug = \"line-tables-only\"\n"));
+    fn of_our_crates_those_that_simulate_are_optimised_in_a_project() {
+        let checkout = Checkout::find().unwrap();
+        let lock = fs::read_to_string(checkout.root().join("Cargo.lock")).unwrap();
+        let all = checkout.profiles().unwrap();
+        let profiles = for_simulations(all.clone(), &lock);
+        let heading = |name: &str| format!("[profile.dev.package.{name}]\nopt-level = ");
+        assert!(SIMULATE.iter().all(|name| profiles.contains(&heading(name))), "{profiles}");
+        assert!(profiles.matches("[profile.dev.package.ekiden").count() == SIMULATE.len(), "{profiles}");
+        // Crates of others are as they are there, where they are compiled already, and so is what is released.
+        let others = |profiles: &str| {
+            let tables = profiles.split('[').filter(|table| !table.starts_with("profile.dev.package.ekiden"));
+            tables.collect::<String>()
+        };
+        assert_eq!(others(&profiles), others(&all));
     }
 
     #[test]
