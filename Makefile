@@ -22,8 +22,9 @@ demo: prepare
 	@./ekiden demo
 
 # What runs the parts, says every two seconds what it does, and names the slowest parts at the end.
+# In the workspace, as then crates of others have the features with which everything is built after it.
 SUITE = scripts/with-progress "building what runs the tests" \
-	cargo build --quiet -p ekiden-suite && $${CARGO_TARGET_DIR:-target}/debug/ekiden-suite
+	cargo build --quiet --workspace --bin ekiden-suite && $${CARGO_TARGET_DIR:-target}/debug/ekiden-suite
 
 test quick: prepare-tests
 	@$(SUITE) $@
