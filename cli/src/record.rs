@@ -12,8 +12,9 @@ use ekiden_loader::{CallLog, Kept, Status, dump, header, needs_root};
 use serde::Serialize;
 
 use crate::{
+    agent::control::{self, Running},
     child::{self, Events},
-    recording::{ToFile, create},
+    recording::{ToFile, create, in_words},
     session::JUDGED,
 };
 
@@ -21,7 +22,8 @@ use crate::{
 #[command(after_help = "\
 Examples:
   sudo ekiden record -o out.ekirec -- make -j4
-      while a command runs, beside an `ekiden run` in another terminal
+      while a command runs, beside an `ekiden run` or `ekiden agent` in another
+      terminal
   sudo ekiden record -o out.ekirec
       until Ctrl-C
   sudo ekiden record -o out.ekirec --dump
@@ -65,6 +67,9 @@ struct Report<'a> {
 impl Record {
     pub(crate) fn run(self) -> Result<ExitCode> {
         needs_root()?;
+        if let Some(agent) = control::running() {
+            return self.of_agent(&agent);
+        }
         let status = Status::read()?.unwrap_or_default();
         let policy = status.find(self.policy.as_deref())?;
         // Before the file: if there is nothing to record, one that is there already stays as it is.
@@ -75,7 +80,23 @@ impl Record {
             return Ok(ExitCode::SUCCESS);
         }
         drop(call_log);
-        let recording = ToFile::start(&self.output, Some(policy.slot), true, &self.command)?;
+        self.to_the_end(ToFile::start(&self.output, Some(policy.slot), true, &self.command)?)
+    }
+
+    fn of_agent(&self, agent: &Running) -> Result<ExitCode> {
+        let policy = agent.status.find(self.policy.as_deref())?;
+        let workload = if self.dump { "flight recorder".to_owned() } else { in_words(&self.command) };
+        let (mut call_log, header) = agent.call_log(policy, &workload)?;
+        if self.dump {
+            self.tell(dump(&mut call_log, &header, create(&self.output)?, false)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        call_log.skip();
+        self.to_the_end(ToFile::of(&self.output, call_log, &header, control::successors(policy.instance))?)
+    }
+
+    /// Records while the command runs, or until a signal comes.
+    fn to_the_end(&self, recording: ToFile) -> Result<ExitCode> {
         let events = Events::listen()?;
         let code = child::run(&events, &self.command, "recording; Ctrl-C ends it", true, || recording.check());
         let kept = recording.stop()?;

@@ -80,7 +80,7 @@ impl SchedExt {
 impl Everything {
     pub(crate) fn read() -> Result<Self> {
         let (ekiden, agent) = match control::running() {
-            Some(Running { pid, counts, status }) => (Some(status), Some(InAgent { pid, counts })),
+            Some(Running { pid, counts, status, .. }) => (Some(status), Some(InAgent { pid, counts })),
             None => (ekiden_loader::Status::read()?, None),
         };
         Ok(Self {

@@ -2,8 +2,9 @@
 //! only root can open, and has a line as the answer.
 
 use std::{
-    fs::{self, DirBuilder},
+    fs::{self, DirBuilder, File},
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    os::fd::RawFd,
     os::unix::{
         fs::DirBuilderExt,
         net::{UnixListener, UnixStream},
@@ -14,7 +15,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_agent::Counts;
-use ekiden_loader::{Status, Upgrade, sysfs};
+use ekiden_loader::{CallLog, PolicyStatus, Result as LoadResult, Status, Upgrade, header_of, sysfs};
+use ekiden_recording::{Header, Host, Instance};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::failure::{self, Exit, Failure};
@@ -49,6 +51,36 @@ pub(crate) struct Running {
     pub(crate) counts: Counts,
     /// What `ekiden.ko` says of policies in the kernel, of this one.
     pub(crate) status: Status,
+    /// The file of that process with its policy's newest calls.
+    pub(crate) call_log: Option<RawFd>,
+}
+
+impl Running {
+    /// What this policy, which it says it has, was asked last, and the header of a recording of that.
+    pub(crate) fn call_log(&self, policy: &PolicyStatus, workload: &str) -> Result<(CallLog, Header)> {
+        let nothing = || Failure::new(Exit::Other, "the agent has no flight recorder; start it without --flight-kib 0");
+        let path = format!("/proc/{}/fd/{}", self.pid, self.call_log.ok_or_else(nothing)?);
+        let file = File::open(&path).with_context(|| format!("cannot open {path}"))?;
+        let header = header_of(Host::Agent, instance_of(policy), self.status.capacity as u32, workload)?;
+        Ok((CallLog::of_process(&file, policy.call_log_records)?, header))
+    }
+}
+
+fn instance_of(policy: &PolicyStatus) -> Instance {
+    Instance { policy: policy.policy.clone(), params: policy.params.clone() }
+}
+
+/// Says, each time that it is called, which policy has taken over since the last time from the one of this number.
+pub(crate) fn successors(mut known: u32) -> impl FnMut() -> LoadResult<Option<(u32, Instance)>> + Send {
+    move || {
+        // When the agent has gone, what its policy was asked last is still to come.
+        let policies = running().map(|running| running.status.policies).unwrap_or_default();
+        let newest = policies.iter().find(|policy| policy.instance != known);
+        Ok(newest.map(|policy| {
+            known = policy.instance;
+            (known, instance_of(policy))
+        }))
+    }
 }
 
 /// A policy has taken over in an agent.

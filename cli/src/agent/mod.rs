@@ -2,7 +2,7 @@
 
 pub(crate) mod control;
 
-use std::{cell::RefCell, ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{cell::RefCell, ffi::OsString, os::fd::AsRawFd, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
@@ -200,7 +200,8 @@ fn answer_of(agent: &Agent, request: control::Request) -> Result<serde_json::Val
     match request {
         control::Request::Status => {
             let (pid, counts, status) = (std::process::id(), agent.counts(), agent.status()?);
-            Ok(serde_json::to_value(control::Running { pid, counts, status })?)
+            let call_log = agent.call_log_file().map(AsRawFd::as_raw_fd);
+            Ok(serde_json::to_value(control::Running { pid, counts, status, call_log })?)
         }
         control::Request::Upgrade { policy, params, start_over } => {
             let make = policies::make_next(&policy)?;

@@ -6,9 +6,10 @@ use std::fs::File;
 use std::sync::Arc;
 
 use ekiden_host::{Policy, Surrounded};
-use ekiden_loader::{CALL_LOG_PAGE, CallLog, LoadError, Result, len_of_ring};
+use ekiden_loader::{CALL_LOG_PAGE, LoadError, Result, len_of_ring};
 use ekiden_recording::{CallWriter, Mark, Record, RingHeader, Writes, WritesDown, call_log_of_thread, notes_of_thread};
 use memmap2::{MmapMut, MmapOptions};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::host::now_ns;
@@ -31,11 +32,14 @@ impl Ring {
     /// Room for this many records, a power of two; and the file that it is, for its readers.
     pub(crate) fn new(records: u64) -> Result<(Self, Arc<File>)> {
         let failed = |source| LoadError::Io { what: "cannot make the flight recorder".into(), source };
-        let file: File =
-            memfd_create(c"ekiden-call_log", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?.into();
+        let file: File = memfd_create(c"ekiden-call_log", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
+            .map_err(|error| failed(error.into()))?
+            .into();
         let len = len_of_ring(records);
         file.set_len(len as u64).map_err(failed)?;
-        // SAFETY: memory of this process's own, which nothing makes shorter.
+        // Its readers, in other processes too, rely on that.
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).map_err(|error| failed(error.into()))?;
+        // SAFETY: memory of this process's own, which is sealed against being made shorter.
         let map = unsafe { MmapOptions::new().len(len).map_mut(&file) }.map_err(failed)?;
         Ok((Self { map, records: records as usize, instance: FIRST_INSTANCE }, Arc::new(file)))
     }
@@ -61,12 +65,6 @@ impl Ring {
         notes_of_thread(Some(|_, noted| OfAgent.write(|call_writer| call_writer.noted(&noted))));
         OfAgent.write(|call_writer| call_writer.mark(now_ns(), Mark::Begin, FIRST_INSTANCE));
     }
-}
-
-/// What the records of a file can be read with, from the oldest that is there.
-pub(crate) fn read(file: &File, records: u64) -> Result<CallLog> {
-    // SAFETY: memory of this process's own, which nothing makes shorter.
-    unsafe { CallLog::of_process(file, records) }
 }
 
 /// `policy`, each call of which is written down on a thread that [records](Ring::begin).

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "as with BPF")]
 
 use std::convert::Infallible;
+use std::fs::File;
 
 use ekiden_host::Figure;
 use ekiden_loader::{CallLog, LoadError, Result, Status, Upgrade};
@@ -45,6 +46,10 @@ impl Agent {
     }
 
     pub fn call_log(&self) -> Result<Option<CallLog>> {
+        match self.0 {}
+    }
+
+    pub fn call_log_file(&self) -> Option<&File> {
         match self.0 {}
     }
 

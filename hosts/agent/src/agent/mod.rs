@@ -220,7 +220,12 @@ impl Agent {
     /// # Errors
     /// When they cannot be mapped.
     pub fn call_log(&self) -> Result<Option<CallLog>> {
-        self.flight.as_ref().map(|flight| call_log::read(&flight.file, flight.records)).transpose()
+        self.flight.as_ref().map(|flight| CallLog::of_process(&flight.file, flight.records)).transpose()
+    }
+
+    /// The memory that they are in, for another process.
+    pub fn call_log_file(&self) -> Option<&File> {
+        self.flight.as_ref().map(|flight| &*flight.file)
     }
 
     /// The header of a recording of them; `workload` is what runs.

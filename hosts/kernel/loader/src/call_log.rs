@@ -11,6 +11,7 @@ use std::{
 
 use ekiden_recording::Record;
 use memmap2::{Mmap, MmapOptions};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use crate::{
     control::Control,
@@ -116,15 +117,19 @@ impl CallLog {
         unsafe { Self::map(control.file(), offset, policy.call_log_cpus, policy.call_log_records, clocks) }
     }
 
-    /// The ring of a policy that runs in a process: `file` is [`len_of_ring`] bytes long, and times are of the monotonic clock.
-    ///
-    /// # Safety
-    /// The file is memory that is never cut short.
+    /// The ring of a policy that runs in a process, in memory that is [`len_of_ring`] bytes long and sealed against being made shorter; times are
+    /// of the monotonic clock.
     ///
     /// # Errors
-    /// When it cannot be mapped.
-    pub unsafe fn of_process(file: &File, records: u64) -> Result<Self> {
-        // SAFETY: the file is memory that is never cut short.
+    /// When it is not such memory, or cannot be mapped.
+    pub fn of_process(file: &File, records: u64) -> Result<Self> {
+        let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_err(std::io::Error::from);
+        let seals = SealFlag::from_bits_truncate(seals.context("cannot look at the flight recorder")?);
+        let len = file.metadata().context("cannot look at the flight recorder")?.len();
+        if records == 0 || !seals.contains(SealFlag::F_SEAL_SHRINK) || len != len_of_ring(records) as u64 {
+            return Err(LoadError::Other("that is no flight recorder of an agent".into()));
+        }
+        // SAFETY: the ring is as long as that, and its seal says that it is never cut short.
         unsafe { Self::map(file, 0, 1, records, Clocks::new(0)) }
     }
 
@@ -213,6 +218,8 @@ impl CallLog {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
     use super::*;
 
     #[test]
@@ -224,5 +231,20 @@ mod tests {
         assert_eq!([5, 2_005].map(|time| late.to_ns(time)), [1_000_000, 1_001_000]);
         assert_eq!(late.to_ns((1 << 56) - 1_995), 999_000, "from before the lower bits began anew");
         assert_eq!(Clocks { khz: 0, ..clocks }.to_ns(42), 42);
+    }
+    #[test]
+    fn a_file_that_may_be_made_shorter_is_not_read_as_a_ring() {
+        let memory = |records: u64| {
+            let file: File = memfd_create(c"ring", MFdFlags::MFD_ALLOW_SEALING).unwrap().into();
+            file.set_len(len_of_ring(records) as u64).unwrap();
+            file
+        };
+        let sealed = memory(16);
+        fcntl(&sealed, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        assert!(CallLog::of_process(&sealed, 16).is_ok());
+        assert!(CallLog::of_process(&sealed, 32).is_err(), "longer than it is");
+        assert!(CallLog::of_process(&memory(16), 16).is_err(), "not sealed");
+        assert!(CallLog::of_process(&memory(0), 0).is_err(), "no ring");
+        assert!(CallLog::of_process(&File::open("/dev/zero").unwrap(), 16).is_err(), "no memory");
     }
 }

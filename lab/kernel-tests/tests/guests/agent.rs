@@ -228,11 +228,15 @@ fn ekiden_upgrades_the_policy_of_an_agent_and_shows_how_it_fares(guest: &TestGue
         exec 2>&1
         echo "first $(/lab/programs/ekiden status --json | tr -d '\n')"
         ekiden-load pipe --round-trips 300 > /dev/null
+        echo "dumped $(/lab/programs/ekiden record -o /host/dumped.ekirec --dump --json | tr -d '\n')"
         echo "upgrade $(/lab/programs/ekiden upgrade wfq --set slice_min_us=1500 --json | tr -d '\n')"
         echo "again $(/lab/programs/ekiden upgrade wfq --set slice_min_us=2000)" | tr '\n' ' '; echo
         echo "unknown $(/lab/programs/ekiden upgrade colour 2>&1; echo $?)" | tr '\n' ' '; echo
         echo "wrong $(/lab/programs/ekiden upgrade wfq --set slice_min_us=0 2>&1; echo $?)" | tr '\n' ' '; echo
         echo "options $(/lab/programs/ekiden upgrade fifo --from wfq 2>&1; echo $?)" | tr '\n' ' '; echo
+        /lab/programs/ekiden record -o /host/recorded.ekirec --json -- /lab/programs/ekiden upgrade fifo > /tmp/said
+        echo "recorded $(tr -d '\n' < /tmp/said | sed 's/.*{/{/')"
+        /lab/programs/ekiden upgrade wfq > /dev/null
         echo "status $(/lab/programs/ekiden status --json | tr -d '\n')"
         /lab/programs/ekiden status | sed 's/^/words /'
         /lab/programs/ekiden status --prometheus | grep ^ekiden_picks_total | sed 's/^/prometheus /'
@@ -262,15 +266,21 @@ fn ekiden_upgrades_the_policy_of_an_agent_and_shows_how_it_fares(guest: &TestGue
     assert!(line("options ").contains("--from is for policies in the kernel"), "{said}");
     let status = json("status ");
     let policy = &status["ekiden"]["policies"][0];
-    assert_eq!((&policy["policy"], &policy["upgrades"]), (&"wfq".into(), &2.into()), "{status}");
+    assert_eq!((&policy["policy"], &policy["upgrades"]), (&"wfq".into(), &4.into()), "{status}");
     assert!(policy["picks"].as_u64().unwrap() > 100, "{status}");
-    assert!(
-        said.contains("words policy      wfq slice_min_us=2000") && said.contains("words agent       process"),
-        "{said}"
-    );
-    assert!(said.contains("prometheus ekiden_picks_total{number=\"3\",policy=\"wfq\"}"), "{said}");
+    assert!(said.contains("words policy      wfq, number 5") && said.contains("words agent       process"), "{said}");
+    assert!(said.contains("prometheus ekiden_picks_total{number=\"5\",policy=\"wfq\"}"), "{said}");
     assert!(said.lines().any(|line| line.starts_with("top ") && line.contains("wfq")), "{said}");
     assert!(line("user ").contains("only root may ask"), "{said}");
+    // Until another policy took over, that one's state was not known; what came then is exact from its first call on.
+    for (word, file) in [("recorded ", "recorded.ekirec"), ("dumped ", "dumped.ekirec")] {
+        let kept = json(word);
+        assert!(kept["records"].as_u64().unwrap() > 50, "{kept}");
+        let outcome = ekiden_linked::replay().run(File::open(guest.host(file)).unwrap()).unwrap();
+        println!("{kept} {} of {} calls, {:?}", outcome.replayed, outcome.calls, outcome.exact);
+        assert_eq!(outcome.differences, 0, "{:?} {:?}", outcome.first, outcome.remarks);
+        assert!(outcome.exact.iter().any(|exact| exact.from_beginning), "{:?}", outcome.exact);
+    }
     let ended = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let ended = ended.into_iter().find(|ended| ended["was_scheduler"] == true).expect("what the agent has done");
     assert_eq!(ended["policy"], "wfq", "{ended}");
