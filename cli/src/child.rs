@@ -52,7 +52,7 @@ impl Events {
         Ok(Self { sender, receiver, _signals: signals })
     }
 
-    /// Has somebody who asks answered where all else is watched, in [`answering`]. False when nothing is watched any more.
+    /// Passes the connection of a process that asks to the loop of [`answering`]. False when that loop has ended.
     pub(crate) fn asked(&self) -> impl Fn(UnixStream) -> bool + Send + use<> {
         let sender = self.sender.clone();
         move |stream| sender.send(Event::Asked(stream)).is_ok()

@@ -18,7 +18,7 @@ use crate::real::spin::keep_busy;
 /// The nice value of the thread that is measured and of the one that wakes it up.
 const NICE: i32 = -20;
 
-/// Instructions of a competing thread between two hints, at which an emulator that runs CPUs in turn goes on to the next.
+/// Instructions of a competing thread between two hints, at which an emulator with one thread for all CPUs switches to the next CPU.
 const INSTRUCTIONS_PER_HINT: u32 = 256;
 
 /// What runs.
