@@ -13,6 +13,7 @@ mod explain;
 mod explore;
 mod figures;
 mod hints;
+mod hosted;
 #[cfg(test)]
 mod house_rules;
 mod live;

@@ -5,12 +5,15 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use ekiden_loader::{Access, Beside, arena_bytes_for, room_for_all};
+use ekiden_loader::{Access, Beside};
+use ekiden_recording::Instance;
 
 use crate::{
+    agent::{MESSAGES, control},
     child::{self, Events},
     flights,
     guest_run::RunOptions,
+    hosted::{Hosted, Options},
     modules::{self, Allowed},
     policies,
     progress::Progress,
@@ -94,22 +97,21 @@ impl Run {
         };
         session::preflight(beside)?;
         let modules = modules::for_this_machine(self.modules.as_deref(), policy, &self.allowed, &mut Progress::new())?;
-        let max_tasks = max_tasks.unwrap_or_else(room_for_all);
-        let plan = Plan {
-            params,
-            attached,
-            beside,
-            max_tasks,
-            arena_mib: arena_mib.unwrap_or_else(|| arena_bytes_for(max_tasks) >> 20),
-            flights: self.flights.clone(),
+        let options = Options {
+            max_tasks: *max_tasks,
+            arena_mib: *arena_mib,
+            messages: MESSAGES,
             access: match self.group {
                 Some(group) => Access::Group(group),
                 None if self.open => Access::Open,
                 None => Access::Root,
             },
             flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
-            ..Plan::new(policy, &modules)
+            flights: self.flights.clone(),
+            is_recorded: self.record.is_some(),
         };
+        let first = Instance { policy: policy.clone(), params };
+        let plan = Plan { attached, beside, ..options.plan(&first, &modules) };
         let events = Events::listen()?;
         let held = plan.start()?;
         self.share.give(held.slot())?;
@@ -124,7 +126,19 @@ impl Run {
             (false, Beside::OthersAsDefault) => "all tasks for which no policy was chosen",
         };
         let what = format!("{policy} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares");
-        let code = child::run(&events, &self.wrapped(held.number()?)?, &what, keep_going, || held.check());
+        let command = self.wrapped(held.number()?)?;
+        let hosted = Hosted::in_kernel(held, modules, options);
+        // One that has all tasks can move into this process.
+        let has_all = !attached && beside == Beside::Nobody;
+        let listening = has_all.then(|| control::Listening::begin(events.asked()));
+        let listening = listening.and_then(|listening| {
+            listening
+                .inspect_err(|error| eprintln!("ekiden: `ekiden upgrade --to agent` will not work: {error:#}"))
+                .ok()
+        });
+        let answer = |stream| control::answer(stream, |request| hosted.answer(request));
+        let code = child::answering(&events, &command, &what, keep_going, || hosted.check(), answer);
+        drop(listening);
         if let (Some(recording), Some(path)) = (recording, &self.record) {
             record::tell(path, recording.stop()?);
         }

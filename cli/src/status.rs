@@ -81,6 +81,8 @@ impl Everything {
     pub(crate) fn read() -> Result<Self> {
         let (ekiden, agent) = match control::running() {
             Some(Running { pid, counts, status, .. }) => (Some(status), Some(InAgent { pid, counts })),
+            // `ekiden.ko` may be loaded, but has no tasks.
+            None if control::has_the_tasks() => (None, None),
             None => (ekiden_loader::Status::read()?, None),
         };
         Ok(Self {

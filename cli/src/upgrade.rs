@@ -2,18 +2,22 @@
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use ekiden::{Call, Calls};
-use ekiden_loader::{Control, Moved, Status, Succession, Upgrade as Done, load_beside, load_copy, needs_root, unload};
+use ekiden_loader::{
+    Control, Moved as How, Status, Succession, Upgrade as Done, load_beside, load_copy, needs_root, unload,
+};
 use serde::Serialize;
 
 use crate::{
-    agent::control::{self, Upgraded},
+    agent::control::{self, MovedTo, Request, Upgraded},
     failure::{Exit, Failure},
+    hosted::Place,
     modules::{self, Allowed},
     policies,
     progress::Progress,
+    session,
 };
 
 #[derive(Args)]
@@ -26,6 +30,8 @@ Examples:
       after a change: the new version of the policy that runs
   ekiden upgrade my-policy ekiden_my_policy.ko
       the same with a module that is built already
+  ekiden upgrade wfq --to kernel
+      wfq in the kernel takes over from a policy in an agent
 
 A new version of the same policy takes over the state as it is in memory if its
 layout is the same, or else what the old one saves for it. If it saves nothing,
@@ -38,7 +44,13 @@ the first policy; `ekiden status` says which one runs.
 
 While `ekiden agent` has the tasks, one of the policies in its program takes
 over there: no module is built, and MODULE.ko, --from and --arena-mib are
-refused.")]
+refused.
+
+With --to the policy takes over in the other place: in the kernel from one in an
+agent, or the other way. All tasks are new to it, the parameters are kept if it
+is the same policy, and the command that runs under it goes on. While one lets
+go and the other begins, the kernel's own scheduler has the tasks, for some
+tenths of a second. What is refused leaves the old policy where it is.")]
 pub(crate) struct Upgrade {
     /// The policy that takes over
     policy: String,
@@ -48,6 +60,9 @@ pub(crate) struct Upgrade {
     /// The policy that it takes over from, by its name or number; the default one if it is left out
     #[arg(long, value_name = "POLICY")]
     from: Option<String>,
+    /// Where it takes over; by default where the old one is
+    #[arg(long, value_name = "PLACE", conflicts_with_all = ["module", "from", "arena_mib"])]
+    to: Option<Place>,
     /// A parameter of the policy
     #[arg(long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
@@ -81,17 +96,40 @@ struct Report<'a> {
     unread: Vec<String>,
 }
 
+/// A policy that took over in the other place.
+#[derive(Serialize)]
+struct Moved<'a> {
+    from: &'a str,
+    to: &'a str,
+    place: Place,
+    tasks: u64,
+    between_ns: u64,
+}
+
+impl std::fmt::Display for Moved<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { from, to, place, tasks, between_ns } = self;
+        let ms = *between_ns as f64 / 1e6;
+        writeln!(f, "{to} in {place} took over from {from}: {tasks} tasks, all new to it")?;
+        write!(f, "the kernel's own scheduler had them for {ms:.1} ms in between; `ekiden status` shows how it fares")
+    }
+}
+
 /// Parameters in `set` that have no effect: the successor has the state as it is in memory, and the values in it, as the
 /// `reregister_init` that `#[policy]` fills in looks at no parameters.
-fn unread(set: &[String], moved: Moved, calls: Calls) -> Vec<String> {
-    let is_kept = moved == Moved::ByPointer && !calls.has(Call::ReregisterInit);
+fn unread(set: &[String], moved: How, calls: Calls) -> Vec<String> {
+    let is_kept = moved == How::ByPointer && !calls.has(Call::ReregisterInit);
     if is_kept { set.to_vec() } else { Vec::new() }
 }
 
 impl Upgrade {
     pub(crate) fn run(self) -> Result<ExitCode> {
         needs_root()?;
-        if control::has_the_tasks() {
+        let place = if control::has_the_tasks() { Place::Agent } else { Place::Kernel };
+        if let Some(to) = self.to.filter(|to| *to != place) {
+            return self.moves_to(to);
+        }
+        if place == Place::Agent {
             return self.in_agent();
         }
         let before = Status::read()?.unwrap_or_default();
@@ -145,6 +183,30 @@ impl Upgrade {
         self.tell(&Report { from: &from, to: &self.policy, module: None, done, unread })
     }
 
+    /// The policy is to take over in the other place.
+    fn moves_to(&self, to: Place) -> Result<ExitCode> {
+        let (policy, params) = (self.policy.clone(), self.set.join(" "));
+        policies::check_params(&policy, &params)?;
+        let request = match to {
+            Place::Agent => Request::ToAgent { policy, params },
+            Place::Kernel => {
+                session::kernel_is_right()?;
+                let given = self.modules.as_deref();
+                let modules = modules::for_this_machine(given, &policy, &self.allowed, &mut Progress::new())?;
+                let modules = modules.canonicalize().with_context(|| format!("cannot find {}", modules.display()))?;
+                Request::ToKernel { policy, params, modules }
+            }
+        };
+        let MovedTo { from, tasks, between_ns } = control::move_to(&request)?;
+        let report = Moved { from: &from, to: &self.policy, place: to, tasks, between_ns };
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            println!("{report}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
     fn tell(&self, report: &Report<'_>) -> Result<ExitCode> {
         if self.json {
             println!("{}", serde_json::to_string_pretty(report)?);
@@ -159,9 +221,9 @@ impl std::fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { from, to, done: Done { moved, wait_ns, tasks }, unread, .. } = self;
         let how = match moved {
-            Moved::ByPointer => "took over the state as it is in memory",
-            Moved::Converted => "goes on with what was saved for it, and was told of all tasks anew",
-            Moved::StartedOver => "started over with all tasks",
+            How::ByPointer => "took over the state as it is in memory",
+            How::Converted => "goes on with what was saved for it, and was told of all tasks anew",
+            How::StartedOver => "started over with all tasks",
         };
         writeln!(f, "{to} took over from {from}: {tasks} tasks; it {how}")?;
         if !unread.is_empty() {
@@ -188,10 +250,10 @@ mod tests {
     fn parameters_that_a_successor_does_not_read_are_reported() {
         let set = ["slice_us=500".to_owned()];
         let reads = Calls::NONE.with(Call::ReregisterInit);
-        assert!(unread(&set, Moved::ByPointer, reads).is_empty());
-        assert!(unread(&set, Moved::StartedOver, Calls::NONE).is_empty());
-        let unread = unread(&set, Moved::ByPointer, Calls::NONE);
-        let done = Done { moved: Moved::ByPointer, wait_ns: 1_500, tasks: 3 };
+        assert!(unread(&set, How::ByPointer, reads).is_empty());
+        assert!(unread(&set, How::StartedOver, Calls::NONE).is_empty());
+        let unread = unread(&set, How::ByPointer, Calls::NONE);
+        let done = Done { moved: How::ByPointer, wait_ns: 1_500, tasks: 3 };
         let shown = Report { from: "mine", to: "mine", module: Some("m"), done, unread }.to_string();
         assert!(shown.contains("slice_us=500 had no effect: mine has no `reregister_init`"), "{shown}");
         assert!(shown.contains("ekiden upgrade mine --start-over --set slice_us=500"), "{shown}");

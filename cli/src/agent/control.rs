@@ -1,5 +1,5 @@
-//! What other commands ask of an agent that runs: how its policy fares, and to let another one take over. Each asks in a line of JSON, on a socket that
-//! only root can open, and has a line as the answer.
+//! What other commands ask of the process that has started a policy: of an agent, how that fares, and to let another one take over; of an agent and of
+//! an `ekiden run`, to let one take over in the other place. Each asks in a line of JSON, on a socket that only root can open, and has a line as the answer.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -9,7 +9,7 @@ use std::{
         fs::DirBuilderExt,
         net::{UnixListener, UnixStream},
     },
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -40,6 +40,10 @@ pub(crate) enum Request {
     Status,
     /// This policy takes over, with these parameters.
     Upgrade { policy: String, params: String, start_over: bool },
+    /// A policy takes over in the kernel, with modules from this directory.
+    ToKernel { policy: String, params: String, modules: PathBuf },
+    /// A policy takes over in that process.
+    ToAgent { policy: String, params: String },
 }
 
 /// An agent that runs.
@@ -90,6 +94,16 @@ pub(crate) struct Upgraded {
     pub(crate) done: Upgrade,
     /// The calls that the new one implements.
     pub(crate) calls: u64,
+}
+
+/// A policy has taken over in the other place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MovedTo {
+    pub(crate) from: String,
+    /// All of them are new to it.
+    pub(crate) tasks: u64,
+    /// For so long the kernel's own scheduler had them.
+    pub(crate) between_ns: u64,
 }
 
 /// Why an agent does not do what it is asked.
@@ -159,7 +173,7 @@ fn ask<T: DeserializeOwned>(request: &Request) -> Result<Option<T>> {
 
 /// The agent that runs, if one does that this user may ask, and that answers.
 pub(crate) fn running() -> Option<Running> {
-    ask(&Request::Status).ok().flatten()
+    ask::<Option<Running>>(&Request::Status).ok().flatten().flatten()
 }
 
 /// Whether the policy of now is one of an agent.
@@ -172,6 +186,12 @@ pub(crate) fn upgrade(policy: &str, params: &str, start_over: bool) -> Result<Up
     let request = Request::Upgrade { policy: policy.to_owned(), params: params.to_owned(), start_over };
     let nothing = "an agent has the tasks, and cannot be asked; end it, and start `ekiden agent` with the other policy";
     ask(&request)?.ok_or_else(|| Failure::new(Exit::OldGoesOn, nothing).into())
+}
+
+/// Has a policy take over in the other place, of that process.
+pub(crate) fn move_to(request: &Request) -> Result<MovedTo> {
+    let nothing = "the process that started the policy of now is gone, or does not hear; end the policy, and start the other one there";
+    ask(request)?.ok_or_else(|| Failure::new(Exit::OldGoesOn, nothing).into())
 }
 
 fn send(mut stream: &UnixStream, what: &impl Serialize) -> Result<()> {

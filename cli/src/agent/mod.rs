@@ -2,24 +2,26 @@
 
 pub(crate) mod control;
 
-use std::{cell::RefCell, ffi::OsString, os::fd::AsRawFd, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_agent::{Agent, Config, Counts, Next};
-use ekiden_host::Figure;
-use ekiden_loader::LoadError;
-use serde::Serialize;
+use ekiden_agent::{Agent, Counts};
+use ekiden_loader::{Access, LoadError};
+use ekiden_recording::Instance;
 
 use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
     figures, flights,
+    hosted::{End, Hosted, InProcess, Options, Place},
     own::{AsRoot, Needs},
     policies, record,
     recording::{RECORDING_KIB, ToFile, in_words},
-    session::{self, Flight, LastFault},
 };
+
+/// Room for messages, if nothing else is said.
+pub(crate) const MESSAGES: u32 = 16_384;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -45,7 +47,7 @@ pub(crate) struct AgentCommand {
     options: AgentOptions,
     /// Room for this many messages that the agent has not taken yet, a power of two; if there are more, it looks at
     /// all tasks anew
-    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    #[arg(long, value_name = "N", default_value_t = MESSAGES)]
     #[arg(value_parser = clap::value_parser!(u32).range(1_024..=1_048_576))]
     messages: u32,
     /// Memory for the newest calls, which are saved if the policy is taken out; 0 for none
@@ -96,19 +98,6 @@ impl AgentOptions {
     }
 }
 
-/// The summary that is printed at the end.
-#[derive(Serialize)]
-struct Ended<'a> {
-    policy: &'a str,
-    /// Whether the policy was the scheduler to the end.
-    was_scheduler: bool,
-    #[serde(flatten)]
-    counts: Counts,
-    /// What the policy has counted itself.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    figures: Vec<Figure>,
-}
-
 impl AgentCommand {
     /// The policies that have to be in this process.
     pub(crate) fn needs(&self) -> Needs {
@@ -122,37 +111,28 @@ impl AgentCommand {
         if !self.messages.is_power_of_two() {
             return Err(Failure::new(Exit::Usage, "--messages has to be a power of two, such as 16384").into());
         }
-        let usual = Config::new(&self.options.policy);
-        let max_tasks = self.options.max_tasks.unwrap_or(usual.max_tasks);
-        let flight_kib = if self.record.is_some() { RECORDING_KIB } else { self.flight_kib };
-        let call_log_records = session::records_in(flight_kib);
-        let config = Config { params, max_tasks, messages: self.messages, call_log_records, ..usual };
+        let options = Options {
+            max_tasks: self.options.max_tasks,
+            arena_mib: None,
+            messages: self.messages,
+            access: Access::Root,
+            flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
+            flights: self.flights.clone(),
+            is_recorded: self.record.is_some(),
+        };
+        let first = Instance { policy: self.options.policy.clone(), params };
         let events = Events::listen()?;
-        let agent = RefCell::new(Agent::start(&config, make)?);
-        let flight = self.flight(&agent.borrow())?;
-        let recording = self.recording(&agent.borrow())?;
+        let agent = Agent::start(&options.config(&first), make)?;
+        let recording = self.recording(&agent)?;
         let what =
             format!("{} schedules all tasks of this machine from this process; Ctrl-C ends it", self.options.policy);
+        let hosted = Hosted::in_agent(InProcess::new(agent, &options)?, options);
         let listening = control::Listening::begin(events.asked())?;
-        let watch = || {
-            let Err(error) = agent.borrow().check() else { return Ok(()) };
-            if let LoadError::TakenOut(reason) = &error {
-                // Another one may have taken over from the policy that was started.
-                let newest = agent.borrow().header("flight recorder").ok();
-                let mut fault = LastFault::now(&agent.borrow().instance().policy, reason);
-                fault.recording = flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
-                // The message is the same without it.
-                let _ = fault.keep();
-            }
-            Err(error.into())
-        };
-        let answer = |stream| control::answer(stream, |request| answer_of(&agent.borrow(), request));
-        let code = child::answering(&events, &self.command, &what, self.options.keep_going, watch, answer);
+        let answer = |stream| control::answer(stream, |request| hosted.answer(request));
+        let keep_going = self.options.keep_going;
+        let code = child::answering(&events, &self.command, &what, keep_going, || hosted.check(), answer);
         drop(listening);
-        let agent = agent.into_inner();
-        let (was_scheduler, counts, figures) = (agent.is_running(), agent.counts(), agent.figures());
-        let ended = Ended { policy: &agent.instance().policy, was_scheduler, counts, figures };
-        drop(agent);
+        let ended = hosted.end();
         if let (Some(recording), Some(path)) = (recording, &self.record) {
             record::tell(path, recording.stop()?);
         }
@@ -164,13 +144,6 @@ impl AgentCommand {
         Ok(code)
     }
 
-    /// The flight recorder, to save if the policy is taken out.
-    fn flight(&self, agent: &Agent) -> Result<Option<Flight>> {
-        let Some(call_log) = agent.call_log()? else { return Ok(None) };
-        let (call_log, header) = (RefCell::new(call_log), agent.header("flight recorder")?);
-        Ok(Some(Flight { call_log, header, directory: self.flights.clone() }))
-    }
-
     /// What goes to a file from the beginning.
     fn recording(&self, agent: &Agent) -> Result<Option<ToFile>> {
         let (Some(path), Some(call_log)) = (&self.record, agent.call_log()?) else { return Ok(None) };
@@ -178,42 +151,21 @@ impl AgentCommand {
         Ok(Some(ToFile::of(path, call_log, &header, agent.successors())?))
     }
 
-    fn tell(&self, ended: &Ended<'_>) -> Result<()> {
+    fn tell(&self, ended: &End) -> Result<()> {
         if self.options.json {
             println!("{}", serde_json::to_string(ended)?);
             return Ok(());
         }
         let Counts { messages, decisions, stale, batches, lost, .. } = ended.counts;
         let was = if ended.was_scheduler { "was the scheduler to the end" } else { "was not the scheduler any more" };
+        let place = if ended.place == Place::Kernel { ", in the kernel; in this process there were" } else { ":" };
         eprintln!(
-            "{} {was}: {messages} messages, {decisions} decisions in {batches} batches, {stale} of them stale, {lost} \
+            "{} {was}{place} {messages} messages, {decisions} decisions in {batches} batches, {stale} of them stale, {lost} \
              messages lost; the kernel's own scheduler is back",
             ended.policy
         );
         eprint!("{}", figures::in_words(&ended.figures, ""));
         Ok(())
-    }
-}
-
-/// What an agent says when it is asked, as JSON.
-fn answer_of(agent: &Agent, request: control::Request) -> Result<serde_json::Value> {
-    match request {
-        control::Request::Status => {
-            let (pid, counts, status) = (std::process::id(), agent.counts(), agent.status()?);
-            let call_log = agent.call_log_file().map(AsRawFd::as_raw_fd);
-            Ok(serde_json::to_value(control::Running { pid, counts, status, call_log })?)
-        }
-        control::Request::Upgrade { policy, params, start_over } => {
-            let make = policies::make_next(&policy)?;
-            let calls = policies::find(&policy).map_or(0, |linked| linked.calls.0);
-            policies::check_params(&policy, &params)?;
-            let from = agent.instance().policy;
-            let done = agent.upgrade(&Next { policy, params, start_over }, make).map_err(|error| match error {
-                LoadError::TakenOut(_) => error.into(),
-                error => anyhow::Error::from(Failure::new(Exit::OldGoesOn, format!("{from} keeps running: {error}"))),
-            })?;
-            Ok(serde_json::to_value(control::Upgraded { from, done, calls })?)
-        }
     }
 }
 

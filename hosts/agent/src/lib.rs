@@ -28,5 +28,5 @@ mod skel;
 #[cfg(feature = "bpf")]
 mod wire;
 
-pub use agent::Agent;
+pub use agent::{Agent, Prepared};
 pub use config::{Config, Counts, Make, MakeNext, Next, TakesOver};

@@ -24,6 +24,11 @@ pub(crate) fn look() -> Result<()> {
     if fs::metadata("/sys/kernel/btf/vmlinux").is_err() {
         return Err(LoadError::NoBtf);
     }
+    Ok(())
+}
+
+/// Whether the kernel's own scheduler has the tasks.
+pub(crate) fn nothing_else_schedules() -> Result<()> {
     match sysfs::scheduler() {
         Some(name) if name.starts_with("ekiden_agent") => Err(LoadError::AgentRuns(name)),
         Some(name) if name.starts_with("ekiden") => Err(LoadError::Busy(name)),

@@ -12,9 +12,19 @@ use crate::config::{Config, Counts, Make, MakeNext, Next};
 
 pub struct Agent(Infallible);
 
+pub struct Prepared(Infallible);
+
 impl Agent {
     pub fn start(_: &Config, _: Make) -> Result<Self> {
         Err(LoadError::WithoutBpf)
+    }
+
+    pub fn prepare(_: &Config, _: Make) -> Result<Prepared> {
+        Err(LoadError::WithoutBpf)
+    }
+
+    pub fn let_go(&mut self) {
+        match self.0 {}
     }
 
     pub fn name(&self) -> &str {
@@ -62,6 +72,12 @@ impl Agent {
     }
 
     pub fn counts(&self) -> Counts {
+        match self.0 {}
+    }
+}
+
+impl Prepared {
+    pub fn start(self) -> Result<Agent> {
         match self.0 {}
     }
 }

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_loader::{
-    Access, Beside, CallLog, Config, LoadError, PolicyStatus, Scope, Session, dump, header, loaded, needs_root, sysfs,
-    unload, unload_all,
+    Access, Beside, CallLog, Config, LoadError, PolicyStatus, Prepared, Scope, Session, dump, header, loaded,
+    needs_root, sysfs, unload, unload_all,
 };
 use ekiden_recording::Header;
 use ekiden_vm::preflight_running;
@@ -80,9 +80,19 @@ impl Plan {
 
     /// Puts the policy into the kernel. If that fails, everything is as it was.
     pub fn start(&self) -> Result<Held> {
-        let modules = crate::modules::in_directory(&self.modules, &self.policy)?;
         let guard = Unload::new(self.beside)?;
-        let config = Config {
+        self.held(Session::start(&self.config()?)?, guard)
+    }
+
+    /// Makes the policy ready in the kernel while an agent of this process has the tasks.
+    pub fn prepare(&self) -> Result<Ready<'_>> {
+        let guard = Unload::new(self.beside)?;
+        Ok(Ready { session: Session::prepare(&self.config()?)?, guard, plan: self })
+    }
+
+    fn config(&self) -> Result<Config> {
+        let modules = crate::modules::in_directory(&self.modules, &self.policy)?;
+        Ok(Config {
             params: self.params.clone(),
             scope: if self.attached { Scope::Attached } else { Scope::All },
             max_tasks: self.max_tasks,
@@ -92,8 +102,10 @@ impl Plan {
             beside: self.beside,
             access: self.access,
             ..Config::new(&self.policy, modules)
-        };
-        let session = Session::start(&config)?;
+        })
+    }
+
+    fn held(&self, session: Session, guard: Unload) -> Result<Held> {
         let flight = match self.flight_kib {
             0 => None,
             _ => Some(Flight {
@@ -105,6 +117,22 @@ impl Plan {
             }),
         };
         Ok(Held { session, policy: self.policy.clone(), flight, _guard: guard })
+    }
+}
+
+/// A policy that is made in the kernel and not called yet.
+pub struct Ready<'a> {
+    // In this order: the modules can go when the policy is gone.
+    session: Prepared,
+    guard: Unload,
+    plan: &'a Plan,
+}
+
+impl Ready<'_> {
+    /// Puts it in charge.
+    pub fn start(self) -> Result<Held> {
+        let Self { session, guard, plan } = self;
+        plan.held(session.start()?, guard)
     }
 }
 
@@ -194,10 +222,8 @@ impl Held {
     pub fn check(&self) -> Result<()> {
         let Err(error) = self.session.check() else { return Ok(()) };
         if let LoadError::TakenOut(reason) | LoadError::TakenOutOfSeveral(reason) = &error {
-            // Another one may have taken over from the policy that was started. The message is the same without it.
-            let newest = recorded(self.session.slot()).ok().flatten();
-            let mut fault = LastFault::now(newest.as_ref().map_or(&self.policy, |newest| &newest.policy), reason);
-            // Another one may have taken over since, and the newest calls are of that one.
+            let mut fault = LastFault::now(&self.policy(), reason);
+            // The newest calls are of the one that has taken over since.
             let newest = header(Some(self.session.slot()), "flight recorder").ok().map(|(header, _)| header);
             fault.recording = self.flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
             if let Err(error) = fault.keep() {
@@ -207,9 +233,21 @@ impl Held {
         Err(error.into())
     }
 
+    /// Gives every task back to the kernel's own scheduler. The policy and its modules go when this is dropped.
+    pub fn let_go(&mut self) {
+        self.session.let_go();
+    }
+
     /// Its place among the policies that run.
     pub fn slot(&self) -> u32 {
         self.session.slot()
+    }
+
+    /// The policy of now.
+    pub fn policy(&self) -> String {
+        // Another one may have taken over from the one that was started.
+        let newest = recorded(self.session.slot()).ok().flatten();
+        newest.map_or_else(|| self.policy.clone(), |newest| newest.policy)
     }
 
     /// The number by which `ekiden status` and others know it.
@@ -251,7 +289,8 @@ impl Unload {
 
 impl Drop for Unload {
     fn drop(&mut self) {
-        if sysfs::scheduler().is_some() {
+        // An agent uses none.
+        if sysfs::scheduler().is_some_and(|name| !name.starts_with("ekiden_agent")) {
             // Others go on: only what they do not use goes.
             loaded().iter().for_each(|name| drop(unload(name, Duration::ZERO)));
         } else if let Err(error) = unload_all(PATIENCE) {
@@ -267,11 +306,17 @@ pub fn preflight(beside: Beside) -> Result<()> {
         return Err(LoadError::NoSchedExt.into());
     }
     match sysfs::scheduler() {
+        Some(name) if name.starts_with("ekiden_agent") => return Err(LoadError::AgentRuns(name).into()),
         Some(name) if name.starts_with("ekiden") && beside != Beside::Nobody => return Ok(()),
         Some(name) if name.starts_with("ekiden") => return Err(LoadError::Busy(name).into()),
         Some(name) => return Err(LoadError::OtherScheduler(name).into()),
         None => {}
     }
+    kernel_is_right()
+}
+
+/// Whether sched_ext works in this kernel as it should.
+pub fn kernel_is_right() -> Result<()> {
     if env::var_os(JUDGED).is_some() {
         return Ok(());
     }

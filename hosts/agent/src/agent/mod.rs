@@ -95,6 +95,15 @@ impl Agent {
     /// A capability is missing, the kernel has no sched_ext, another scheduler runs, memory cannot be locked, the
     /// policy refuses its parameters, or the kernel the program.
     pub fn start(config: &Config, make: Make) -> Result<Self> {
+        ready::nothing_else_schedules()?;
+        Self::prepare(config, make)?.start()
+    }
+
+    /// Makes a policy ready while another one of Ekiden's has the tasks: what can be refused is refused before that one lets go of them.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn prepare(config: &Config, make: Make) -> Result<Prepared> {
         ready::look()?;
         let topology = ekiden_machine::read_sysfs("/sys".as_ref())
             .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
@@ -170,13 +179,12 @@ impl Agent {
             _skel: skel,
         };
         agent.thread = Some(begin(mind, call_log, agent.shared.clone())?);
-        let link = agent._skel.maps.agent_ops.attach_struct_ops().map_err(|error| match sysfs::scheduler() {
-            Some(name) if name.starts_with("ekiden_agent") => LoadError::AgentRuns(name),
-            _ => bpf_error("attach", &error),
-        })?;
-        agent.link = Some(link);
-        agent.check()?;
-        Ok(agent)
+        Ok(Prepared(agent))
+    }
+
+    /// Gives every task back to the kernel's own scheduler, and returns when the kernel has done so. The rest goes when this is dropped.
+    pub fn let_go(&mut self) {
+        self.link.take();
     }
 
     /// The name under which the kernel knows it.
@@ -248,6 +256,26 @@ impl Agent {
             [messages, decisions, kicks, stale, batches, stocks].map(|counter| counter.load(Relaxed));
         let lost = self.shared.control().lost.load(Relaxed);
         Counts { messages, decisions, kicks, stale, batches, lost, stocks }
+    }
+}
+
+/// A policy and a thread that wait for the kernel to call them.
+pub struct Prepared(Agent);
+
+impl Prepared {
+    /// Puts it in charge.
+    ///
+    /// # Errors
+    /// Another scheduler has the tasks, or the policy is taken out at once.
+    pub fn start(self) -> Result<Agent> {
+        let Self(mut agent) = self;
+        let link = agent._skel.maps.agent_ops.attach_struct_ops().map_err(|error| match sysfs::scheduler() {
+            Some(name) if name.starts_with("ekiden_agent") => LoadError::AgentRuns(name),
+            _ => bpf_error("attach", &error),
+        })?;
+        agent.link = Some(link);
+        agent.check()?;
+        Ok(agent)
     }
 }
 

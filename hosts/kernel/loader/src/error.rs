@@ -34,7 +34,9 @@ pub enum LoadError {
     #[error("the agent's memory cannot be locked: {0}; raise the limit (`ulimit -l unlimited`), or run it with sudo")]
     NoMemoryLock(io::Error),
     /// One at a time.
-    #[error("an agent schedules this machine already ({0}); stop that `ekiden agent` first")]
+    #[error(
+        "an agent schedules this machine already ({0}); stop that `ekiden agent` first, or have a policy in the kernel take over: `ekiden upgrade POLICY --to kernel`"
+    )]
     AgentRuns(String),
     /// The kernel does not describe its types.
     #[error("this kernel has no BTF (/sys/kernel/btf/vmlinux); boot one with CONFIG_DEBUG_INFO_BTF")]

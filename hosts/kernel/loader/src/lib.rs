@@ -25,7 +25,7 @@ pub mod sysfs;
 mod tasks;
 mod waits;
 
-pub use bpf::{Baseline, Look, Program, Recorder, RunqLat, Session, ShortRecorder, operations_of_the_kernel};
+pub use bpf::{Baseline, Look, Prepared, Program, Recorder, RunqLat, Session, ShortRecorder, operations_of_the_kernel};
 pub use budgets::Budgets;
 pub use call_log::{CALL_LOG_PAGE, CallLog, len_of_ring};
 pub use config::{Beside, Config, Queues, Scope, arena_bytes_for, room_for_all};

@@ -18,6 +18,8 @@ pub struct Baseline(Infallible);
 
 pub struct Look(Infallible);
 
+pub struct Prepared(Infallible);
+
 pub struct Program(Infallible);
 
 pub struct Recorder(Infallible);
@@ -34,6 +36,12 @@ impl Baseline {
     }
 
     pub fn is_running(&self) -> bool {
+        match self.0 {}
+    }
+}
+
+impl Prepared {
+    pub fn start(self) -> Result<Session> {
         match self.0 {}
     }
 }
@@ -145,6 +153,10 @@ impl Session {
         Err(LoadError::WithoutBpf)
     }
 
+    pub fn prepare(_: &Config) -> Result<Prepared> {
+        Err(LoadError::WithoutBpf)
+    }
+
     pub fn control(&self) -> &Control {
         match self.0 {}
     }
@@ -162,6 +174,10 @@ impl Session {
     }
 
     pub fn stop(self) -> Option<Program> {
+        match self.0 {}
+    }
+
+    pub fn let_go(&mut self) {
         match self.0 {}
     }
 

@@ -13,6 +13,7 @@ mod hints;
 mod hostile;
 mod instructions;
 mod kernel;
+mod moves;
 mod older_kernel;
 mod own_policy;
 mod parallel;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let pool = Arc::new(Pool::default());
     let files = [
         agent::TESTS,
+        moves::TESTS,
         hints::TESTS,
         two_level::TESTS,
         kernel::TESTS,

@@ -30,6 +30,10 @@ const IN_TURNS: &[&[&str]] = &[
     &["all_leaves_while_timers_start_each_other", "in_parallel_all_leaves_while_timers_start_each_other"],
     &["every_policy_lives_in_an_agent_and_no_task_is_lost", "in_parallel_every_policy_lives_in_an_agent"],
     &["policies_take_over_from_each_other_in_an_agent", "in_parallel_policies_take_over_from_each_other_in_an_agent"],
+    &[
+        "a_policy_moves_between_an_agent_and_the_kernel_and_no_task_is_lost",
+        "in_parallel_a_policy_moves_between_an_agent_and_the_kernel",
+    ],
     &["in_parallel_policies_come_are_ordered_and_leave", "policies_come_are_ordered_and_leave_and_nothing_is_refused"],
     &[
         "in_parallel_every_fault_beside_another_policy_is_contained",

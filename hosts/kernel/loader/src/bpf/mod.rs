@@ -13,4 +13,4 @@ pub use baseline::Baseline;
 pub use look::Look;
 pub use record::{Recorder, ShortRecorder};
 pub use runqlat::RunqLat;
-pub use session::{Program, Session, operations_of_the_kernel};
+pub use session::{Prepared, Program, Session, operations_of_the_kernel};

@@ -114,11 +114,24 @@ impl Session {
             return Self::join(config);
         }
         before_loading()?;
+        Self::prepare_with(config, kept)?.start_or_keep(kept)
+    }
+
+    /// Makes a policy ready, while an agent has the tasks: what can be refused is refused before that one lets go of them.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn prepare(config: &Config) -> Result<Prepared> {
+        needs_root()?;
+        Self::prepare_with(config, &mut None)
+    }
+
+    fn prepare_with(config: &Config, kept: &mut Option<Program>) -> Result<Prepared> {
         for module in &config.modules {
             modules::load(module)?;
         }
         let (control, slot) = make_ready(config, false)?;
-        let mut program = match kept.take() {
+        let program = match kept.take() {
             Some(mut program) if program.policy == config.policy => {
                 program.forget_end();
                 program
@@ -128,17 +141,7 @@ impl Session {
                 Program { skel: load_program(calls, config)?, policy: config.policy.clone() }
             }
         };
-        let timer = program.skel.progs.ekiden_on_timer.attach().map_err(|error| bpf_error("attach", &error))?;
-        let link = program.skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
-        let (link, timer) = (Held::Ours { _link: link }, Held::Ours { _link: timer });
-        let session = Self { link: Some(link), _timer: timer, program: Some(program), control, slot };
-        match session.check() {
-            Ok(()) => Ok(session),
-            Err(error) => {
-                *kept = session.stop();
-                Err(error)
-            }
-        }
+        Ok(Prepared { program, control, slot })
     }
 
     /// Loads the modules and makes a policy ready, but does not have the kernel call it. It is gone when the device is closed.
@@ -216,8 +219,46 @@ impl Session {
 
     /// Gives every task back, and returns when the kernel has done so; with the program, if it is this session's.
     pub fn stop(mut self) -> Option<Program> {
-        self.link.take();
+        self.let_go();
         self.program
+    }
+
+    /// The same, but the policy is there until this is dropped.
+    pub fn let_go(&mut self) {
+        self.link.take();
+    }
+}
+
+/// A policy that is made, with a program that the kernel has accepted and does not call yet.
+pub struct Prepared {
+    program: Program,
+    control: Control,
+    slot: u32,
+}
+
+impl Prepared {
+    /// Puts it in charge.
+    ///
+    /// # Errors
+    /// Another scheduler has the tasks, or the policy is taken out at once.
+    pub fn start(self) -> Result<Session> {
+        self.start_or_keep(&mut None)
+    }
+
+    fn start_or_keep(mut self, kept: &mut Option<Program>) -> Result<Session> {
+        let skel = &mut self.program.skel;
+        let timer = skel.progs.ekiden_on_timer.attach().map_err(|error| bpf_error("attach", &error))?;
+        let link = skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
+        let (link, timer) = (Held::Ours { _link: link }, Held::Ours { _link: timer });
+        let Self { program, control, slot } = self;
+        let session = Session { link: Some(link), _timer: timer, program: Some(program), control, slot };
+        match session.check() {
+            Ok(()) => Ok(session),
+            Err(error) => {
+                *kept = session.stop();
+                Err(error)
+            }
+        }
     }
 }
 

@@ -1,0 +1,328 @@
+//! A policy that this process has started, in the kernel or in itself, and that another one takes over from in the other place while all tasks run.
+
+use std::{
+    cell::RefCell,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow};
+use clap::ValueEnum;
+use ekiden_agent::{Agent, Config, Counts, Next};
+use ekiden_host::Figure;
+use ekiden_loader::{Access, LoadError, Status, arena_bytes_for, room_for_all};
+use ekiden_recording::Instance;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, to_value};
+
+use crate::{
+    agent::control::{MovedTo, Request, Running, Upgraded},
+    failure::{Exit, Failure},
+    policies,
+    session::{self, Flight, Held, LastFault, Plan},
+};
+
+/// Where a policy runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Place {
+    /// The kernel, by a module
+    Kernel,
+    /// The process that started it, without one
+    Agent,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Kernel => "the kernel",
+            Self::Agent => "an agent",
+        })
+    }
+}
+
+/// What was asked for when it was started, and holds in both places.
+pub(crate) struct Options {
+    /// Room for tasks; each place has a default of its own.
+    pub(crate) max_tasks: Option<u32>,
+    /// Memory for the policy itself, in the kernel.
+    pub(crate) arena_mib: Option<u64>,
+    /// Room for messages to an agent.
+    pub(crate) messages: u32,
+    /// Who may choose it, in the kernel.
+    pub(crate) access: Access,
+    pub(crate) flight_kib: u64,
+    pub(crate) flights: PathBuf,
+    /// Whether this process records its calls to a file.
+    pub(crate) is_recorded: bool,
+}
+
+impl Options {
+    pub(crate) fn config(&self, instance: &Instance) -> Config {
+        let usual = Config::new(&instance.policy);
+        Config {
+            params: instance.params.clone(),
+            max_tasks: self.max_tasks.unwrap_or(usual.max_tasks),
+            messages: self.messages,
+            call_log_records: session::records_in(self.flight_kib),
+            ..usual
+        }
+    }
+
+    pub(crate) fn plan(&self, instance: &Instance, modules: &Path) -> Plan {
+        let max_tasks = self.max_tasks.unwrap_or_else(room_for_all);
+        Plan {
+            params: instance.params.clone(),
+            max_tasks,
+            arena_mib: self.arena_mib.unwrap_or_else(|| arena_bytes_for(max_tasks) >> 20),
+            flights: self.flights.clone(),
+            flight_kib: self.flight_kib,
+            access: self.access,
+            ..Plan::new(&instance.policy, modules)
+        }
+    }
+}
+
+/// A policy in this process, and its newest calls.
+pub(crate) struct InProcess {
+    pub(crate) agent: Agent,
+    flight: Option<Flight>,
+}
+
+impl InProcess {
+    pub(crate) fn new(agent: Agent, options: &Options) -> Result<Self> {
+        let flight = match agent.call_log()? {
+            Some(call_log) => {
+                let header = agent.header("flight recorder")?;
+                Some(Flight { call_log: RefCell::new(call_log), header, directory: options.flights.clone() })
+            }
+            None => None,
+        };
+        Ok(Self { agent, flight })
+    }
+
+    /// An error with the reason, which is also kept for `ekiden status`, if the kernel does not use the policy any more.
+    fn check(&self) -> Result<()> {
+        let Err(error) = self.agent.check() else { return Ok(()) };
+        if let LoadError::TakenOut(reason) = &error {
+            // Another one may have taken over from the policy that was started.
+            let newest = self.agent.header("flight recorder").ok();
+            let mut fault = LastFault::now(&self.agent.instance().policy, reason);
+            fault.recording = self.flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
+            // The message is the same without it.
+            let _ = fault.keep();
+        }
+        Err(error.into())
+    }
+
+    fn running(&self) -> Result<Running> {
+        let (agent, pid) = (&self.agent, std::process::id());
+        let call_log = agent.call_log_file().map(AsRawFd::as_raw_fd);
+        Ok(Running { pid, counts: agent.counts(), status: agent.status()?, call_log })
+    }
+
+    fn upgrade(&self, next: Next) -> Result<Upgraded> {
+        let make = policies::make_next(&next.policy)?;
+        let calls = policies::find(&next.policy).map_or(0, |linked| linked.calls.0);
+        policies::check_params(&next.policy, &next.params)?;
+        let from = self.agent.instance().policy;
+        let done = self.agent.upgrade(&next, make).map_err(|error| match error {
+            LoadError::TakenOut(_) => error.into(),
+            error => stays(&from, &error.into()),
+        })?;
+        Ok(Upgraded { from, done, calls })
+    }
+}
+
+fn stays(policy: &str, error: &anyhow::Error) -> anyhow::Error {
+    Failure::new(Exit::OldGoesOn, format!("{policy} keeps running: {error:#}")).into()
+}
+
+enum Now {
+    Kernel {
+        held: Held,
+        modules: PathBuf,
+    },
+    Agent(InProcess),
+    /// The kernel's own scheduler has the tasks, for this reason.
+    Nowhere(String),
+}
+
+/// A policy that this process has started.
+pub(crate) struct Hosted {
+    now: RefCell<Now>,
+    options: Options,
+    /// What an agent had done that there is no more.
+    counts: RefCell<Counts>,
+}
+
+/// What is said of it at the end.
+#[derive(Serialize)]
+pub(crate) struct End {
+    pub(crate) policy: String,
+    pub(crate) place: Place,
+    /// Whether it was the scheduler until then.
+    pub(crate) was_scheduler: bool,
+    /// What an agent has done.
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
+    /// What the policy has counted itself, in an agent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) figures: Vec<Figure>,
+}
+
+impl Hosted {
+    pub(crate) fn in_kernel(held: Held, modules: PathBuf, options: Options) -> Self {
+        Self { now: Now::Kernel { held: held.into(), modules }.into(), options, counts: RefCell::default() }
+    }
+
+    pub(crate) fn in_agent(agent: InProcess, options: Options) -> Self {
+        Self { now: Now::Agent(agent.into()).into(), options, counts: RefCell::default() }
+    }
+
+    /// An error with the reason if the kernel does not use it any more.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &*self.now.borrow() {
+            Now::Kernel { held, .. } => held.check(),
+            Now::Agent(agent) => agent.check(),
+            Now::Nowhere(why) => Err(LoadError::TakenOut(why.clone()).into()),
+        }
+    }
+
+    /// What this process says when it is asked, as JSON.
+    pub(crate) fn answer(&self, request: Request) -> Result<Value> {
+        match request {
+            Request::Status => match &*self.now.borrow() {
+                Now::Agent(agent) => Ok(to_value(agent.running()?)?),
+                // `ekiden.ko` is asked.
+                Now::Kernel { .. } | Now::Nowhere(_) => Ok(Value::Null),
+            },
+            Request::Upgrade { policy, params, start_over } => match &*self.now.borrow() {
+                Now::Agent(agent) => Ok(to_value(agent.upgrade(Next { policy, params, start_over })?)?),
+                Now::Kernel { .. } | Now::Nowhere(_) => Err(anyhow!("no agent has the tasks any more")),
+            },
+            Request::ToKernel { policy, params, modules } => {
+                Ok(to_value(self.to_kernel(Instance { policy, params }, modules)?)?)
+            }
+            Request::ToAgent { policy, params } => Ok(to_value(self.to_agent(Instance { policy, params })?)?),
+        }
+    }
+
+    fn may_move(&self) -> Result<()> {
+        if self.options.is_recorded {
+            return Err(anyhow!(
+                "its calls go to a file until it ends (--record); record with `ekiden record` instead"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A policy in the kernel takes over from the one in this process. What can be refused is refused before that one lets go of the tasks.
+    fn to_kernel(&self, next: Instance, modules: PathBuf) -> Result<MovedTo> {
+        let mut now = self.now.borrow_mut();
+        let Now::Agent(in_process) = &mut *now else { return Err(anyhow!("no agent has the tasks")) };
+        let agent = &mut in_process.agent;
+        let old = agent.instance();
+        let next = with_params_of(&old, next);
+        let plan = self.options.plan(&next, &modules);
+        let ready = self.may_move().and_then(|()| plan.prepare()).map_err(|error| stays(&old.policy, &error))?;
+        let began = Instant::now();
+        agent.let_go();
+        match ready.start() {
+            Ok(held) => {
+                let between = began.elapsed();
+                *self.counts.borrow_mut() = agent.counts();
+                *now = Now::Kernel { held: held.into(), modules };
+                moved(old, between, || Ok(Status::read()?.unwrap_or_default().counts.tasks))
+            }
+            Err(error) => {
+                // The old one first: there is one at a time.
+                *now = Now::Nowhere(format!("{error:#}"));
+                *now = Now::Agent(self.start_agent(&old)?.into());
+                Err(stays(&old.policy, &error))
+            }
+        }
+    }
+
+    /// The same the other way.
+    fn to_agent(&self, next: Instance) -> Result<MovedTo> {
+        let mut now = self.now.borrow_mut();
+        let Now::Kernel { held, modules } = &mut *now else {
+            return Err(anyhow!("no policy of this process is in the kernel"));
+        };
+        let status = Status::read()?.unwrap_or_default();
+        let (of_this, others): (Vec<_>, Vec<_>) =
+            status.policies.iter().filter(|policy| policy.alive).partition(|policy| policy.slot == held.slot());
+        let [old] = of_this[..] else { return Err(LoadError::NothingRuns.into()) };
+        let old = Instance { policy: old.policy.clone(), params: old.params.clone() };
+        let next = with_params_of(&old, next);
+        let prepare = || {
+            self.may_move()?;
+            if let [other, ..] = others[..] {
+                return Err(anyhow!("an agent has one policy, and {} runs as well; end that one first", other.policy));
+            }
+            Ok(Agent::prepare(&self.options.config(&next), policies::make(&next.policy)?)?)
+        };
+        let ready = prepare().map_err(|error| stays(&old.policy, &error))?;
+        let began = Instant::now();
+        held.let_go();
+        match ready.start() {
+            Ok(agent) => {
+                let between = began.elapsed();
+                let agent = InProcess::new(agent, &self.options)?;
+                let tasks = agent.agent.status().map(|status| status.counts.tasks);
+                *now = Now::Agent(agent.into());
+                moved(old, between, || Ok(tasks?))
+            }
+            Err(error) => {
+                let (plan, modules) = (self.options.plan(&old, modules), modules.clone());
+                *now = Now::Nowhere(format!("{error:#}"));
+                *now = Now::Kernel { held: plan.start()?.into(), modules };
+                Err(stays(&old.policy, &error.into()))
+            }
+        }
+    }
+
+    fn start_agent(&self, instance: &Instance) -> Result<InProcess> {
+        let agent = Agent::start(&self.options.config(instance), policies::make(&instance.policy)?)?;
+        InProcess::new(agent, &self.options)
+    }
+
+    /// Gives every task back to the kernel's own scheduler.
+    pub(crate) fn end(self) -> End {
+        let (now, counts) = (self.now.into_inner(), self.counts.into_inner());
+        match now {
+            Now::Agent(in_process) => {
+                let agent = in_process.agent;
+                End {
+                    policy: agent.instance().policy,
+                    place: Place::Agent,
+                    was_scheduler: agent.is_running(),
+                    counts: agent.counts(),
+                    figures: agent.figures(),
+                }
+            }
+            Now::Kernel { held, .. } => End {
+                policy: held.policy(),
+                place: Place::Kernel,
+                was_scheduler: held.is_running(),
+                counts,
+                figures: Vec::new(),
+            },
+            Now::Nowhere(_) => {
+                End { policy: String::new(), place: Place::Agent, was_scheduler: false, counts, figures: Vec::new() }
+            }
+        }
+    }
+}
+
+fn moved(from: Instance, between: Duration, tasks: impl FnOnce() -> Result<u64>) -> Result<MovedTo> {
+    Ok(MovedTo { from: from.policy, tasks: tasks()?, between_ns: between.as_nanos() as u64 })
+}
+
+/// Without parameters of its own, the same policy keeps those that it has.
+fn with_params_of(old: &Instance, next: Instance) -> Instance {
+    let keeps = next.params.is_empty() && next.policy == old.policy;
+    if keeps { old.clone() } else { next }
+}
