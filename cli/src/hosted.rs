@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use ekiden_agent::{Agent, Config, Counts, Next};
 use ekiden_host::Figure;
-use ekiden_loader::{Access, LoadError, Status, arena_bytes_for, room_for_all};
+use ekiden_loader::{Access, LoadError, Moved, Status, arena_bytes_for, room_for_all};
 use ekiden_recording::Instance;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
@@ -127,10 +127,7 @@ impl InProcess {
         let calls = policies::find(&next.policy).map_or(0, |linked| linked.calls.0);
         policies::check_params(&next.policy, &next.params)?;
         let from = self.agent.instance().policy;
-        let done = self.agent.upgrade(&next, make).map_err(|error| match error {
-            LoadError::TakenOut(_) => error.into(),
-            error => stays(&from, &error.into()),
-        })?;
+        let done = self.agent.upgrade(&next, make).map_err(|error| or_stays(&from, error))?;
         Ok(Upgraded { from, done, calls })
     }
 }
@@ -139,12 +136,17 @@ fn stays(policy: &str, error: &anyhow::Error) -> anyhow::Error {
     Failure::new(Exit::OldGoesOn, format!("{policy} keeps running: {error:#}")).into()
 }
 
+/// The same, unless it does not run any more.
+fn or_stays(policy: &str, error: LoadError) -> anyhow::Error {
+    if matches!(error, LoadError::TakenOut(_)) { error.into() } else { stays(policy, &error.into()) }
+}
+
 enum Now {
     Kernel {
-        held: Held,
+        held: Box<Held>,
         modules: PathBuf,
     },
-    Agent(InProcess),
+    Agent(Box<InProcess>),
     /// The kernel's own scheduler has the tasks, for this reason.
     Nowhere(String),
 }
@@ -202,10 +204,12 @@ impl Hosted {
                 Now::Agent(agent) => Ok(to_value(agent.upgrade(Next { policy, params, start_over })?)?),
                 Now::Kernel { .. } | Now::Nowhere(_) => Err(anyhow!("no agent has the tasks any more")),
             },
-            Request::ToKernel { policy, params, modules } => {
-                Ok(to_value(self.to_kernel(Instance { policy, params }, modules)?)?)
+            Request::ToKernel { policy, params, start_over, modules } => {
+                Ok(to_value(self.to_kernel(&Next { policy, params, start_over }, modules)?)?)
             }
-            Request::ToAgent { policy, params } => Ok(to_value(self.to_agent(Instance { policy, params })?)?),
+            Request::ToAgent { policy, params, start_over } => {
+                Ok(to_value(self.to_agent(&Next { policy, params, start_over })?)?)
+            }
         }
     }
 
@@ -219,13 +223,15 @@ impl Hosted {
     }
 
     /// A policy in the kernel takes over from the one in this process. What can be refused is refused before that one lets go of the tasks.
-    fn to_kernel(&self, next: Instance, modules: PathBuf) -> Result<MovedTo> {
+    fn to_kernel(&self, next: &Next, modules: PathBuf) -> Result<MovedTo> {
         let mut now = self.now.borrow_mut();
         let Now::Agent(in_process) = &mut *now else { return Err(anyhow!("no agent has the tasks")) };
         let agent = &mut in_process.agent;
         let old = agent.instance();
-        let next = with_params_of(&old, next);
-        let plan = self.options.plan(&next, &modules);
+        let saved = if goes_on(&old, next) { agent.save() } else { Ok(None) };
+        let saved = saved.map_err(|error| or_stays(&old.policy, error))?.unwrap_or_default();
+        let moved = how(&saved);
+        let plan = Plan { saved, ..self.options.plan(&with_params_of(&old, next), &modules) };
         let ready = self.may_move().and_then(|()| plan.prepare()).map_err(|error| stays(&old.policy, &error))?;
         let began = Instant::now();
         agent.let_go();
@@ -234,7 +240,7 @@ impl Hosted {
                 let between = began.elapsed();
                 *self.counts.borrow_mut() = agent.counts();
                 *now = Now::Kernel { held: held.into(), modules };
-                moved(old, between, || Ok(Status::read()?.unwrap_or_default().counts.tasks))
+                has_moved(old, moved, between, || Ok(Status::read()?.unwrap_or_default().counts.tasks))
             }
             Err(error) => {
                 // The old one first: there is one at a time.
@@ -246,7 +252,7 @@ impl Hosted {
     }
 
     /// The same the other way.
-    fn to_agent(&self, next: Instance) -> Result<MovedTo> {
+    fn to_agent(&self, next: &Next) -> Result<MovedTo> {
         let mut now = self.now.borrow_mut();
         let Now::Kernel { held, modules } = &mut *now else {
             return Err(anyhow!("no policy of this process is in the kernel"));
@@ -256,15 +262,18 @@ impl Hosted {
             status.policies.iter().filter(|policy| policy.alive).partition(|policy| policy.slot == held.slot());
         let [old] = of_this[..] else { return Err(LoadError::NothingRuns.into()) };
         let old = Instance { policy: old.policy.clone(), params: old.params.clone() };
-        let next = with_params_of(&old, next);
         let prepare = || {
             self.may_move()?;
             if let [other, ..] = others[..] {
                 return Err(anyhow!("an agent has one policy, and {} runs as well; end that one first", other.policy));
             }
-            Ok(Agent::prepare(&self.options.config(&next), policies::make(&next.policy)?)?)
+            let make = policies::make(&next.policy)?;
+            let saved = if goes_on(&old, next) { held.save(status.capacity as u32)? } else { None }.unwrap_or_default();
+            let moved = how(&saved);
+            let config = Config { saved, ..self.options.config(&with_params_of(&old, next)) };
+            Ok((Agent::prepare(&config, make)?, moved))
         };
-        let ready = prepare().map_err(|error| stays(&old.policy, &error))?;
+        let (ready, moved) = prepare().map_err(|error| stays(&old.policy, &error))?;
         let began = Instant::now();
         held.let_go();
         match ready.start() {
@@ -273,7 +282,7 @@ impl Hosted {
                 let agent = InProcess::new(agent, &self.options)?;
                 let tasks = agent.agent.status().map(|status| status.counts.tasks);
                 *now = Now::Agent(agent.into());
-                moved(old, between, || Ok(tasks?))
+                has_moved(old, moved, between, || Ok(tasks?))
             }
             Err(error) => {
                 let (plan, modules) = (self.options.plan(&old, modules), modules.clone());
@@ -317,12 +326,21 @@ impl Hosted {
     }
 }
 
-fn moved(from: Instance, between: Duration, tasks: impl FnOnce() -> Result<u64>) -> Result<MovedTo> {
-    Ok(MovedTo { from: from.policy, tasks: tasks()?, between_ns: between.as_nanos() as u64 })
+fn has_moved(from: Instance, moved: Moved, between: Duration, tasks: impl FnOnce() -> Result<u64>) -> Result<MovedTo> {
+    Ok(MovedTo { from: from.policy, moved, tasks: tasks()?, between_ns: between.as_nanos() as u64 })
 }
 
 /// Without parameters of its own, the same policy keeps those that it has.
-fn with_params_of(old: &Instance, next: Instance) -> Instance {
-    let keeps = next.params.is_empty() && next.policy == old.policy;
-    if keeps { old.clone() } else { next }
+fn with_params_of(old: &Instance, next: &Next) -> Instance {
+    let keeps = next.params.is_empty() && next.policy == old.policy && !next.start_over;
+    if keeps { old.clone() } else { Instance { policy: next.policy.clone(), params: next.params.clone() } }
+}
+
+/// Whether the next one is to go on with what the old one saves.
+fn goes_on(old: &Instance, next: &Next) -> bool {
+    next.policy == old.policy && !next.start_over
+}
+
+fn how(saved: &[u8]) -> Moved {
+    if saved.is_empty() { Moved::StartedOver } else { Moved::Converted }
 }

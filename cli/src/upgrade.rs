@@ -47,10 +47,11 @@ over there: no module is built, and MODULE.ko, --from and --arena-mib are
 refused.
 
 With --to the policy takes over in the other place: in the kernel from one in an
-agent, or the other way. All tasks are new to it, the parameters are kept if it
-is the same policy, and the command that runs under it goes on. While one lets
-go and the other begins, the kernel's own scheduler has the tasks, for some
-tenths of a second. What is refused leaves the old policy where it is.")]
+agent, or the other way. All tasks are new to it; the same policy keeps its
+parameters, and goes on with what it saves, if anything. The command that runs
+under it goes on. While one lets go and the other begins, the kernel's own
+scheduler has the tasks, for some tenths of a second. What is refused leaves the
+old policy where it is.")]
 pub(crate) struct Upgrade {
     /// The policy that takes over
     policy: String,
@@ -102,15 +103,17 @@ struct Moved<'a> {
     from: &'a str,
     to: &'a str,
     place: Place,
+    moved: How,
     tasks: u64,
     between_ns: u64,
 }
 
 impl std::fmt::Display for Moved<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { from, to, place, tasks, between_ns } = self;
+        let Self { from, to, place, moved, tasks, between_ns } = self;
         let ms = *between_ns as f64 / 1e6;
-        writeln!(f, "{to} in {place} took over from {from}: {tasks} tasks, all new to it")?;
+        let goes_on = if *moved == How::Converted { "; it goes on with what was saved for it" } else { "" };
+        writeln!(f, "{to} in {place} took over from {from}: {tasks} tasks, all new to it{goes_on}")?;
         write!(f, "the kernel's own scheduler had them for {ms:.1} ms in between; `ekiden status` shows how it fares")
     }
 }
@@ -185,20 +188,20 @@ impl Upgrade {
 
     /// The policy is to take over in the other place.
     fn moves_to(&self, to: Place) -> Result<ExitCode> {
-        let (policy, params) = (self.policy.clone(), self.set.join(" "));
+        let (policy, params, start_over) = (self.policy.clone(), self.set.join(" "), self.start_over);
         policies::check_params(&policy, &params)?;
         let request = match to {
-            Place::Agent => Request::ToAgent { policy, params },
+            Place::Agent => Request::ToAgent { policy, params, start_over },
             Place::Kernel => {
                 session::kernel_is_right()?;
                 let given = self.modules.as_deref();
                 let modules = modules::for_this_machine(given, &policy, &self.allowed, &mut Progress::new())?;
                 let modules = modules.canonicalize().with_context(|| format!("cannot find {}", modules.display()))?;
-                Request::ToKernel { policy, params, modules }
+                Request::ToKernel { policy, params, start_over, modules }
             }
         };
-        let MovedTo { from, tasks, between_ns } = control::move_to(&request)?;
-        let report = Moved { from: &from, to: &self.policy, place: to, tasks, between_ns };
+        let MovedTo { from, moved, tasks, between_ns } = control::move_to(&request)?;
+        let report = Moved { from: &from, to: &self.policy, place: to, moved, tasks, between_ns };
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {

@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_agent::Counts;
-use ekiden_loader::{CallLog, PolicyStatus, Result as LoadResult, Status, Upgrade, header_of, sysfs};
+use ekiden_loader::{CallLog, Moved, PolicyStatus, Result as LoadResult, Status, Upgrade, header_of, sysfs};
 use ekiden_recording::{Header, Host, Instance};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -41,9 +41,9 @@ pub(crate) enum Request {
     /// This policy takes over, with these parameters.
     Upgrade { policy: String, params: String, start_over: bool },
     /// A policy takes over in the kernel, with modules from this directory.
-    ToKernel { policy: String, params: String, modules: PathBuf },
+    ToKernel { policy: String, params: String, start_over: bool, modules: PathBuf },
     /// A policy takes over in that process.
-    ToAgent { policy: String, params: String },
+    ToAgent { policy: String, params: String, start_over: bool },
 }
 
 /// An agent that runs.
@@ -100,6 +100,7 @@ pub(crate) struct Upgraded {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MovedTo {
     pub(crate) from: String,
+    pub(crate) moved: Moved,
     /// All of them are new to it.
     pub(crate) tasks: u64,
     /// For so long the kernel's own scheduler had them.

@@ -61,6 +61,18 @@ pub trait Policy: Send + Sync {
     fn figures(&self) -> Figures {
         Figures::default()
     }
+    /// Writes down what an instance that does not have its memory is to go on with: one of another layout, or in another place.
+    fn save(&self, to: &mut Saved<'_>) {
+        let _ = to;
+    }
+    /// Continues with what another instance saved; no call has come yet.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+        let _ = saved;
+        Err("it goes on with nothing that was saved")
+    }
     /// It goes, while calls of it may be under way. One that can be [followed](Self::follow) answers every call that begins from here on with
     /// nothing.
     fn leave(&self) {}
@@ -108,6 +120,14 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn figures(&self) -> Figures {
         (**self).figures()
+    }
+
+    fn save(&self, to: &mut Saved<'_>) {
+        (**self).save(to);
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+        (**self).restore(saved)
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -191,16 +211,6 @@ impl<S: Scheduler> Adapter<S> {
         let scheduler = S::reregister_init(env, left.state);
         let figures = env.take_figures().with_older(left.figures);
         Self { scheduler, topology: env.topology().clone(), host, figures, tenant }
-    }
-
-    /// Has the policy write down what a version with another layout is to go on with.
-    pub fn save(&self, to: &mut Saved<'_>) {
-        self.scheduler.save(to);
-    }
-
-    /// Lets a policy that has just been made go on with what another version saved.
-    pub fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
-        self.scheduler.restore(saved)
     }
 
     /// Figures that it counts for people, CPU by CPU.
@@ -338,6 +348,14 @@ impl<S: Scheduler> Policy for Adapter<S> {
 
     fn figures(&self) -> Figures {
         self.figures.clone()
+    }
+
+    fn save(&self, to: &mut Saved<'_>) {
+        self.scheduler.save(to);
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+        self.scheduler.restore(saved)
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {

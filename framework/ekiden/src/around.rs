@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::any::Any;
 
 use crate::Calls;
+use crate::Saved;
 use crate::adapter::Policy;
 use crate::figures::Figures;
 use ekiden_abi::{Message, RawParams, Reply};
@@ -52,6 +53,14 @@ impl<A: Around> Policy for Surrounded<A> {
 
     fn figures(&self) -> Figures {
         self.policy.figures()
+    }
+
+    fn save(&self, to: &mut Saved<'_>) {
+        self.policy.save(to);
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+        self.policy.restore(saved)
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {

@@ -1,6 +1,7 @@
-//! What a policy writes down for a version of itself whose state has another layout.
+//! What a policy writes down for a version of itself that does not have its memory.
 
-/// A policy that lets a version of itself go on whose [`State`](crate::Scheduler::State) has another layout.
+/// A policy that lets a version of itself go on whose [`State`](crate::Scheduler::State) has another layout, or that takes over in another
+/// place: in an agent from one in a kernel, or the other way.
 ///
 /// ```
 /// use ekiden::{Layout, prelude::*};
@@ -45,9 +46,9 @@
 /// assert!(new.restore(&[2]).is_err());
 /// ```
 pub trait SavedState: Sized {
-    /// Writes down what a version whose [`State`](crate::Scheduler::State) has another layout is to go on with, in a form of the policy's
-    /// own; begin with a number for the form. Called before such a version takes over, while other calls come. By default
-    /// nothing is written, and such a version is refused.
+    /// Writes down what a version whose [`State`](crate::Scheduler::State) has another layout, or that is in another place, is to go on with, in
+    /// a form of the policy's own; begin with a number for the form. Called before such a version takes over, while other calls come. By default
+    /// nothing is written; then a version of another layout is refused, and one in another place begins anew.
     fn save(&self, to: &mut Saved<'_>) {
         let _ = to;
     }

@@ -56,15 +56,31 @@ impl Ring {
     }
 
     /// From here on, what this thread's calls are goes there.
-    pub(crate) fn begin(self) {
+    pub(crate) fn begin(self, mark: Mark) {
         WRITES_TO.set(Some(self));
-        call_log_of_thread(Some(|value| {
-            OfAgent.write(|call_writer| call_writer.note(value));
-            value
-        }));
-        notes_of_thread(Some(|_, noted| OfAgent.write(|call_writer| call_writer.noted(&noted))));
-        OfAgent.write(|call_writer| call_writer.mark(now_ns(), Mark::Begin, FIRST_INSTANCE));
+        goes_on();
+        OfAgent.write(|call_writer| call_writer.mark(now_ns(), mark, FIRST_INSTANCE));
     }
+}
+
+/// What the policy's calls learn on this thread is written down.
+fn goes_on() {
+    call_log_of_thread(Some(|value| {
+        OfAgent.write(|call_writer| call_writer.note(value));
+        value
+    }));
+    notes_of_thread(Some(|_, noted| OfAgent.write(|call_writer| call_writer.noted(&noted))));
+}
+
+/// Does something with the policy that is none of its calls.
+pub(crate) fn paused<R>(act: impl FnOnce() -> R) -> R {
+    call_log_of_thread(None);
+    notes_of_thread(None);
+    let result = act();
+    if WRITES_TO.with_borrow(Option::is_some) {
+        goes_on();
+    }
+    result
 }
 
 /// `policy`, each call of which is written down on a thread that [records](Ring::begin).

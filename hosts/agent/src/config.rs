@@ -38,6 +38,8 @@ pub struct Config {
     pub policy: String,
     /// Its parameters, `name=number` separated by blanks.
     pub params: String,
+    /// What a policy of this name has saved in the kernel, for this one to go on with; nothing if it begins anew.
+    pub saved: Vec<u8>,
     /// How many tasks there is room for. More share a part of each CPU, and the policy does not have them.
     pub max_tasks: u32,
     /// How many messages there is room for, 64 bytes each: a power of two, and 1,024 at least.
@@ -53,6 +55,7 @@ impl Config {
         Self {
             policy: policy.to_owned(),
             params: String::new(),
+            saved: Vec::new(),
             max_tasks: room_for_all().min(TASKS_MAX),
             messages: 1 << 14,
             call_log_records: 1 << 14,

@@ -43,6 +43,10 @@ impl Agent {
         match self.0 {}
     }
 
+    pub fn save(&self) -> Result<Option<Vec<u8>>> {
+        match self.0 {}
+    }
+
     pub fn instance(&self) -> Instance {
         match self.0 {}
     }

@@ -25,7 +25,8 @@ struct ekiden_create_request {
 	__u32 flags;
 	__u32 policy_slot; /* written: where it is */
 	__u32 group;	   /* with EKIDEN_CREATE_GROUP */
-	__u32 reserved;
+	__u32 saved_len;
+	__u64 saved; /* what a policy of this name has saved in an agent; only for the first policy */
 };
 
 /* If policies run, it joins them, and gets the tasks that are given to it: tasks and topology are as they are. */
@@ -73,6 +74,13 @@ struct ekiden_upgrade_request {
 	__u32 reserved;
 };
 
+/* What the policy that runs saves for one of its name in an agent; ENODATA if it saves nothing, ENOSPC if there is no room. */
+struct ekiden_save_request {
+	__u64 bytes;
+	__u32 len;	   /* of the room; written: of what is there */
+	__u32 policy_slot; /* counted from 1; 0 for the default one */
+};
+
 /* Asks policies in this order. */
 struct ekiden_order_request {
 	__u8 policy_slots[EKIDEN_POLICY_SLOTS];
@@ -107,6 +115,8 @@ struct ekiden_choose_request {
 #define EKIDEN_IOC_CREATE _IOWR('E', 1, struct ekiden_create_request)
 #define EKIDEN_IOC_HINT _IOWR('E', 2, struct ekiden_hint_request)
 #define EKIDEN_IOC_UPGRADE _IOWR('E', 4, struct ekiden_upgrade_request)
+
+#define EKIDEN_IOC_SAVE _IOWR('E', 12, struct ekiden_save_request)
 
 /* Stops (0) or resumes (1) recording the calls of the policy in the policy slot that stands in the bits above. */
 #define EKIDEN_IOC_CALL_LOG _IO('E', 5)

@@ -195,6 +195,7 @@ struct ekiden_instance {
 	struct ekiden_host_table host;
 	u32 *topology;
 	char *params;
+	void *saved;
 	/* Why it panicked: the first reason, complete before another CPU sees it. It is in one of `words`, in which each CPU has room. */
 	const struct ekiden_text *reason;
 	struct ekiden_text __percpu *words;
@@ -300,6 +301,8 @@ void ekiden_say_of(const char *what, const struct ekiden_policy_slot *policy_slo
 
 /* ---- upgrade.c ---- */
 
+size_t ekiden_saved_most(u32 max_tasks);
+s64 ekiden_save(struct ekiden_policy_slot *policy_slot, void *bytes, size_t len);
 long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *reason);
 
 /* ---- status.c ---- */

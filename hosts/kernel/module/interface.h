@@ -18,6 +18,8 @@ struct ekiden_create {
 	size_t topology_len;
 	const char *params;
 	size_t params_len;
+	const void *saved; /* what an instance of another layout or in another place has saved for this one */
+	size_t saved_len;  /* 0 if it goes on with nothing */
 	u32 max_tasks;
 	u32 error_len;
 	const struct ekiden_host_table *host;
@@ -69,7 +71,6 @@ struct ekiden_policy_table {
 	bool (*check)(struct ekiden_create *args);
 	void (*call_log)(const struct ekiden_call_log *call_log, u32 what);
 	void (*save)(void); /* called from Rust only */
-	bool (*restore)(void *instance, struct ekiden_create *args, const void *saved, size_t len);
 	s64 (*figures)(void *instance, u32 cpu, u64 *room, size_t len);
 	bool (*settings)(struct ekiden_settings *settings);
 	u64 layout;

@@ -34,6 +34,7 @@ static long ioctl_create(struct file *file, void __user *arg)
 	if (request.params_len > EKIDEN_PARAMS_MAX || !request.topology_len || request.topology_len > EKIDEN_TOPOLOGY_MAX ||
 	    !request.max_tasks || request.max_tasks > SZ_4M || request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G ||
 	    request.flags & ~(EKIDEN_CREATE_JOIN | EKIDEN_CREATE_DEFAULT | EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP) ||
+	    request.saved_len > ekiden_saved_most(request.max_tasks) || (request.saved_len && request.flags & EKIDEN_CREATE_JOIN) ||
 	    (request.flags & EKIDEN_CREATE_GROUP && !gid_valid(make_kgid(current_user_ns(), request.group))) ||
 	    request.call_log_records > EKIDEN_CALL_LOG_RECORDS_MAX ||
 	    (request.call_log_records && !is_power_of_2(request.call_log_records)))
@@ -109,6 +110,41 @@ static long ioctl_upgrade(void __user *arg)
 	ret = give_reason(&reason, request.error, request.error_len, ret);
 	if (copy_to_user(arg, &request, sizeof(request)))
 		ret = -EFAULT;
+	return ret;
+}
+
+static long ioctl_save(void __user *arg)
+{
+	struct ekiden_policy_slot *policy_slot;
+	struct ekiden_save_request request;
+	s64 ret = -ENODEV;
+	void *bytes;
+
+	if (copy_from_user(&request, arg, sizeof(request)))
+		return -EFAULT;
+	if (!request.len || request.len > ekiden_saved_most(SZ_4M) || request.policy_slot > EKIDEN_POLICY_SLOTS)
+		return -EINVAL;
+	bytes = __vmalloc(request.len, GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+	if (!bytes)
+		return -ENOMEM;
+	if (mutex_lock_killable(&ekiden_control)) {
+		vfree(bytes);
+		return -EINTR;
+	}
+	if (ekiden_running.nr) {
+		policy_slot = ekiden_policy_slot_of(request.policy_slot ? request.policy_slot - 1 : ekiden_default_policy_slot());
+		if (policy_slot && policy_slot->now)
+			ret = ekiden_is_alive(policy_slot) ? ekiden_save(policy_slot, bytes, request.len) : -EIO;
+	}
+	mutex_unlock(&ekiden_control);
+	if (ret > 0) {
+		request.len = ret;
+		ret = copy_to_user(u64_to_user_ptr(request.bytes), bytes, request.len) ||
+				      copy_to_user(arg, &request, sizeof(request))
+			      ? -EFAULT
+			      : 0;
+	}
+	vfree(bytes);
 	return ret;
 }
 
@@ -343,6 +379,8 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 		return ioctl_hint((void __user *)arg);
 	case EKIDEN_IOC_UPGRADE:
 		return ioctl_upgrade((void __user *)arg);
+	case EKIDEN_IOC_SAVE:
+		return ioctl_save((void __user *)arg);
 	case EKIDEN_IOC_CALL_LOG:
 		return ioctl_call_log(arg);
 	case EKIDEN_IOC_CHECKS:

@@ -90,6 +90,7 @@ void ekiden_free_instance(struct ekiden_instance *instance)
 	vfree(instance->arena);
 	kvfree(instance->topology);
 	kvfree(instance->params);
+	kvfree(instance->saved);
 	if (instance->policy)
 		module_put(instance->policy->owner);
 	kvfree(instance);
@@ -128,6 +129,12 @@ struct ekiden_instance *ekiden_new_instance(const struct ekiden_policy *policy, 
 		instance->params = NULL;
 		goto out;
 	}
+	instance->saved = ekiden_copy_in(request->saved, request->saved_len);
+	if (IS_ERR(instance->saved)) {
+		ret = PTR_ERR(instance->saved);
+		instance->saved = NULL;
+		goto out;
+	}
 	if (other)
 		instance->topology = kvmemdup(other->topology, topology_size, GFP_KERNEL) ?: ERR_PTR(-ENOMEM);
 	else
@@ -149,6 +156,8 @@ struct ekiden_instance *ekiden_new_instance(const struct ekiden_policy *policy, 
 		.topology_len = request->topology_len,
 		.params = instance->params,
 		.params_len = request->params_len,
+		.saved = instance->saved,
+		.saved_len = request->saved_len,
 		.max_tasks = request->max_tasks,
 		.host = &instance->host,
 	};

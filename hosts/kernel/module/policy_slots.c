@@ -264,8 +264,10 @@ static long create_first(struct ekiden_policy_slot *policy_slot, struct ekiden_i
 	preempt_disable();
 	ret = ekiden_run_guarded(ekiden_rs_create, instance->policy->table, &instance->args, ekiden_running.engine_arena, len,
 				 nr_cpu_ids);
+	/* What was saved is not on the call log: it cannot be replayed from there. */
 	if (!ret)
-		ekiden_run_call_log(policy_slot, instance, EKIDEN_CALL_LOG_BEGIN);
+		ekiden_run_call_log(policy_slot, instance,
+				    instance->args.saved_len ? EKIDEN_CALL_LOG_GO_ON : EKIDEN_CALL_LOG_BEGIN);
 	preempt_enable();
 	if (!ret)
 		ekiden_watch_tasks();

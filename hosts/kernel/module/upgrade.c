@@ -48,38 +48,53 @@ static s64 take_over(void *data)
 #define SAVED_LEN SZ_64K
 #define SAVED_TASK_LEN 64
 
+size_t ekiden_saved_most(u32 max_tasks)
+{
+	return SAVED_LEN + (size_t)max_tasks * SAVED_TASK_LEN;
+}
+
 /*
- * `made`, which does not run yet, continues with what the one that runs saves for it. That one is called as ever meanwhile, so
- * that no CPU but this one waits.
+ * What the policy that runs saves for an instance that does not have its memory: how much it is, or a negative error, of which ENODATA
+ * says that it saves nothing. It is called as ever meanwhile, so that no CPU but this one waits.
  */
-static s64 convert(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *next, void *made, struct ekiden_text *reason)
+s64 ekiden_save(struct ekiden_policy_slot *policy_slot, void *bytes, size_t len)
+{
+	u64 number = policy_slot - ekiden_running.policy_slots;
+	s64 ret;
+
+	preempt_disable();
+	local_irq_disable();
+	ret = ekiden_run_guarded(ekiden_rs_save, number, smp_processor_id(), bytes, len, 0);
+	if (ret == LEFT)
+		ekiden_run_guarded(ekiden_rs_faulted, number, 0, 0, 0, 0);
+	local_irq_enable();
+	preempt_enable();
+	if (ret == LEFT)
+		return -EIO;
+	return ret > 0 ? ret : ret ? -ENOSPC : -ENODATA;
+}
+
+/* `next`, which is to be made, continues with what the one that runs saves for it. */
+static s64 convert(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *next, struct ekiden_text *reason)
 {
 	static const char nothing[] = "its state has another layout, and the policy that runs saves nothing for such a version";
 	static const char room[] = "its state has another layout, and there is no room for what the policy that runs saves";
-	size_t len = SAVED_LEN + (size_t)next->args.max_tasks * SAVED_TASK_LEN;
-	void *bytes = __vmalloc(len, GFP_KERNEL | __GFP_NOWARN);
+	size_t len = ekiden_saved_most(next->args.max_tasks);
 	s64 ret;
 
-	if (!bytes)
+	kvfree(next->saved);
+	next->args.saved = next->saved = __vmalloc(len, GFP_KERNEL | __GFP_NOWARN);
+	if (!next->saved)
 		return -ENOMEM;
-	preempt_disable();
-	local_irq_disable();
-	ret = ekiden_run_guarded(ekiden_rs_save, policy_slot - ekiden_running.policy_slots, smp_processor_id(), bytes, len, 0);
-	if (ret == LEFT)
-		ekiden_run_guarded(ekiden_rs_faulted, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
-	local_irq_enable();
-	if (ret == LEFT) {
-		ret = -EIO;
-	} else if (ret > 0) {
-		ret = ekiden_run_guarded(next->policy->table->restore, made, &next->args, bytes, ret, 0);
-		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
-	} else {
-		ekiden_set_text(reason, ret ? room : nothing, (ret ? sizeof(room) : sizeof(nothing)) - 1);
-		ret = -ENODATA;
-	}
-	preempt_enable();
-	vfree(bytes);
-	return ret;
+	ret = ekiden_save(policy_slot, next->saved, len);
+	if (ret == -ENODATA)
+		ekiden_set_text(reason, nothing, sizeof(nothing) - 1);
+	else if (ret == -ENOSPC)
+		ekiden_set_text(reason, room, sizeof(room) - 1);
+	if (ret < 0)
+		return ret == -ENOSPC ? -ENODATA : ret;
+	next->args.saved_len = ret;
+	return 0;
 }
 
 /* How the tasks come over from the policy that runs; 0 with a reason if they cannot. */
@@ -158,6 +173,11 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		next->args.params = next->params;
 		next->args.params_len = old->args.params_len;
 	}
+	ret = request->moved == EKIDEN_MOVED_CONVERTED ? convert(policy_slot, next, reason) : 0;
+	if (ret) {
+		ekiden_free_instance(next);
+		return ret;
+	}
 	preempt_disable();
 	if (request->moved != EKIDEN_MOVED_BY_POINTER) {
 		takeover.successor = (void *)ekiden_run_guarded(policy->table->create, &next->args, 0, 0, 0, 0);
@@ -176,8 +196,6 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		ret = 0;
 	}
 	preempt_enable();
-	if (!ret && request->moved == EKIDEN_MOVED_CONVERTED)
-		ret = convert(policy_slot, next, takeover.successor, reason);
 	if (ret == LEFT || ret == -EINVAL)
 		ret = ekiden_policy_refused(next, ret, reason);
 	if (ret) {

@@ -39,6 +39,8 @@ pub struct Plan {
     pub policy: String,
     /// Its parameters, as `name=value`, with spaces between.
     pub params: String,
+    /// What a policy of this name has saved in an agent, for this one to go on with.
+    pub saved: Vec<u8>,
     /// Whether only tasks of class SCHED_EXT are scheduled.
     pub attached: bool,
     /// For how many tasks there is room.
@@ -66,6 +68,7 @@ impl Plan {
         Self {
             policy: policy.to_owned(),
             params: String::new(),
+            saved: Vec::new(),
             attached: false,
             max_tasks: config.max_tasks,
             arena_mib: config.arena_bytes >> 20,
@@ -94,6 +97,7 @@ impl Plan {
         let modules = crate::modules::in_directory(&self.modules, &self.policy)?;
         Ok(Config {
             params: self.params.clone(),
+            saved: self.saved.clone(),
             scope: if self.attached { Scope::Attached } else { Scope::All },
             max_tasks: self.max_tasks,
             arena_bytes: self.arena_mib << 20,
@@ -231,6 +235,11 @@ impl Held {
             }
         }
         Err(error.into())
+    }
+
+    /// What the policy saves for one of its name in an agent, if it saves anything.
+    pub fn save(&self, max_tasks: u32) -> Result<Option<Vec<u8>>> {
+        Ok(self.session.control().save(self.slot(), max_tasks)?)
     }
 
     /// Gives every task back to the kernel's own scheduler. The policy and its modules go when this is dropped.

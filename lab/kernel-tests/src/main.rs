@@ -29,6 +29,7 @@ mod quotas;
 mod races;
 mod recordings;
 mod requests;
+mod saves;
 mod seen;
 mod several;
 mod still;

@@ -28,6 +28,7 @@ use serde::Serialize;
 use crate::{
     guest_tests::{config, module_name, module_of},
     load::{Worker, pause},
+    saves::saves,
 };
 
 /// Memory enough for the tasks of a test, and quickly zeroed.
@@ -359,7 +360,7 @@ pub(crate) fn converts(modules: &Path) -> Result<()> {
     let fault = Status::read()?.and_then(|status| status.fault);
     println!("{}", serde_json::to_string(&ConvertsReport { moved, hints, fault })?);
     session.stop();
-    Ok(())
+    saves(modules)
 }
 
 /// A note of type NT_GNU_BUILD_ID.
@@ -397,7 +398,7 @@ struct PolicyTable {
     versions: [u32; 2],
     name: [u8; NAME_LEN],
     calls: u64,
-    functions: [u64; 10],
+    functions: [u64; 9],
     layout: u64,
     params_declared: u64,
     types: [u64; 4],

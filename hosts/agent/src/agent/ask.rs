@@ -8,7 +8,7 @@ use std::{
 use ekiden_contain::contained;
 use ekiden_engine::Totals;
 use ekiden_host::{Knows, Surrounded, abi::ABI_VERSION};
-use ekiden_loader::{LoadError, PolicyStatus, Result, Status, Upgrade};
+use ekiden_loader::{LoadError, PolicyStatus, Result, Status, Upgrade, saved_most};
 use ekiden_recording::{Instance, Mark};
 
 use super::{Agent, PATIENCE};
@@ -137,6 +137,30 @@ impl Agent {
                     )));
                 }
             }
+        }
+    }
+
+    /// What the policy saves for one of its name in the kernel, if it saves anything.
+    ///
+    /// # Errors
+    /// There is no room for it, or it panics, which takes it out: [`LoadError::TakenOut`].
+    pub fn save(&self) -> Result<Option<Vec<u8>>> {
+        self.check()?;
+        let mut room = vec![0; saved_most(self.max_tasks)];
+        let Some(saved) = self.ask(move |mind| {
+            let len = mind.save(&mut room)?;
+            Some((room, len))
+        })?
+        else {
+            return Err(self.taken_out());
+        };
+        match saved {
+            (_, Some(0)) => Ok(None),
+            (mut room, Some(len)) => {
+                room.truncate(len);
+                Ok(Some(room))
+            }
+            (_, None) => Err(LoadError::NoRoomToSave),
         }
     }
 

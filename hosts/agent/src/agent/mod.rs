@@ -22,7 +22,7 @@ use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
 use ekiden_host::{Figure, Figures, Policy, Surrounded};
 use ekiden_loader::{CallLog, LoadError, Result, header_of, operations_of_the_kernel, sysfs};
-use ekiden_recording::{self as recording, Header, Instance};
+use ekiden_recording::{self as recording, Header, Instance, Mark};
 use libbpf_rs::{
     Link, OpenObject,
     skel::{OpenSkel, SkelBuilder},
@@ -115,11 +115,15 @@ impl Agent {
         }
         let idle = Arc::new(IdleCpus::new(nr_cpus));
         let questions = Arc::new(AgentHost::new(idle.clone(), &topology.online(), nr_cpus, config.max_tasks));
-        let policy = match contained(|| make(topology.clone(), config.max_tasks, &config.params, questions.clone())) {
-            Ok(Ok(policy)) => policy,
-            Ok(Err(error)) => return Err(LoadError::Refused(error.to_string())),
-            Err(panic) => return Err(LoadError::Refused(panic)),
-        };
+        let made = contained(|| {
+            let made = make(topology.clone(), config.max_tasks, &config.params, questions.clone());
+            let mut policy = made.map_err(|error| error.to_string())?;
+            if !config.saved.is_empty() {
+                policy.restore(&config.saved)?;
+            }
+            Ok::<_, String>(policy)
+        });
+        let policy = made.and_then(|made| made).map_err(LoadError::Refused)?;
         let (calls, figures) = (policy.calls(), policy.figures());
         let (policy, call_log, flight) = match config.call_log_records {
             0 => (policy, None, None),
@@ -178,7 +182,9 @@ impl Agent {
             exit,
             _skel: skel,
         };
-        agent.thread = Some(begin(mind, call_log, agent.shared.clone())?);
+        // What was saved is not on the call log: it cannot be replayed from there.
+        let mark = if config.saved.is_empty() { Mark::Begin } else { Mark::GoOn };
+        agent.thread = Some(begin(mind, call_log.map(|ring| (ring, mark)), agent.shared.clone())?);
         Ok(Prepared(agent))
     }
 
@@ -362,7 +368,7 @@ fn bpf_error(step: &str, error: &libbpf_rs::Error) -> LoadError {
 }
 
 /// Starts the thread that decides, and returns when it is ready for the kernel.
-fn begin(mut mind: Mind, call_log: Option<Ring>, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>>> {
+fn begin(mut mind: Mind, call_log: Option<(Ring, Mark)>, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>>> {
     let failed = |source: io::Error| LoadError::Io { what: "cannot start the agent's thread".into(), source };
     let (sender, ready) = channel();
     let thread = thread::Builder::new()
@@ -370,7 +376,9 @@ fn begin(mut mind: Mind, call_log: Option<Ring>, shared: Arc<Shared>) -> Result<
         .spawn(move || {
             let prepared = prepare();
             if prepared.is_ok() {
-                call_log.into_iter().for_each(Ring::begin);
+                if let Some((ring, mark)) = call_log {
+                    ring.begin(mark);
+                }
                 shared.control().tid.store(gettid().as_raw() as u32, Release);
             }
             let goes_on = prepared.is_ok();

@@ -1,11 +1,12 @@
 //! A policy that takes over from the one of now (papers/000, section 3.3). No CPU has to stand still for that: no thread calls policies but this one.
 
+use ekiden::Saved;
 use ekiden_engine::Fault;
 use ekiden_host::abi::{Event, EventKind, Outcome};
 use ekiden_host::{Figures, Knows, Policy};
 use ekiden_loader::{Moved, Upgrade};
 
-use crate::host::now_ns;
+use crate::{call_log::paused, host::now_ns};
 
 use super::{Mind, contained};
 
@@ -27,6 +28,19 @@ impl Mind {
                 let wait_ns = now_ns().saturating_sub(began_ns);
                 Some((Upgrade { moved, wait_ns, tasks: self.nr_tasks() }, figures))
             }
+            Err(message) => {
+                self.engine.take_out(Fault { message, cpu: 0 });
+                None
+            }
+        }
+    }
+
+    /// Has the policy save itself, where there is room. How many bytes that is; no number if they do not fit. A panic takes it out: `None`.
+    pub(crate) fn save(&mut self, room: &mut [u8]) -> Option<Option<usize>> {
+        let mut saved = Saved::new(room);
+        let done = contained(|| paused(|| self.engine.policy(0).map(|policy| policy.save(&mut saved))));
+        match done {
+            Ok(_) => Some(saved.written()),
             Err(message) => {
                 self.engine.take_out(Fault { message, cpu: 0 });
                 None

@@ -150,9 +150,6 @@ unsafe extern "C" fn call_log(_call_log: *const CallLogArgs, _what: u32) {}
 unsafe extern "C" fn save(_instance: *mut c_void, cpu: u32, _room: *mut u8, len: usize) -> i64 {
     i64::from(cpu) * 1000 + len as i64
 }
-unsafe extern "C" fn restore(_: *mut c_void, _: *mut CreateArgs, _: *const u8, _: usize) -> bool {
-    true
-}
 unsafe extern "C" fn figures(_instance: *mut c_void, cpu: u32, _room: *mut u64, len: usize) -> i64 {
     -i64::from(cpu) - len as i64
 }
@@ -172,7 +169,6 @@ pub(crate) static TABLE: PolicyTable = PolicyTable {
     check,
     call_log,
     save,
-    restore,
     figures,
     settings,
     layout: 0,
@@ -191,6 +187,8 @@ pub(crate) fn args(max_tasks: u32) -> CreateArgs {
         topology_len: 0,
         params: ptr::null(),
         params_len: 0,
+        saved: ptr::null(),
+        saved_len: 0,
         max_tasks,
         error_len: 0,
         host: ptr::null(),

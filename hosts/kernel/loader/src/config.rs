@@ -21,6 +21,8 @@ pub struct Config {
     pub policy: String,
     /// Its parameters, `name=number` separated by blanks.
     pub params: String,
+    /// What a policy of this name has saved in an agent, for this one to go on with; nothing if it begins anew.
+    pub saved: Vec<u8>,
     /// Which tasks it gets.
     pub scope: Scope,
     /// `ekiden.ko` and the policy's module, in this order; those that are loaded already are passed over.
@@ -59,6 +61,7 @@ impl Config {
         Self {
             policy: policy.to_owned(),
             params: String::new(),
+            saved: Vec::new(),
             scope: Scope::All,
             modules,
             max_tasks,

@@ -75,6 +75,7 @@ pub struct Upgrade {
 pub(crate) struct Wanted<'a> {
     pub(crate) policy: &'a str,
     pub(crate) params: &'a str,
+    pub(crate) saved: &'a [u8],
     pub(crate) max_tasks: u32,
     pub(crate) arena_bytes: u64,
     pub(crate) call_log_records: u64,
@@ -102,6 +103,11 @@ pub struct Control {
     file: File,
 }
 
+/// For how many bytes there is room in what a policy saves of itself; in hosts/kernel/module/upgrade.c as well.
+pub fn saved_most(max_tasks: u32) -> usize {
+    (64 << 10) + max_tasks as usize * 64
+}
+
 #[repr(C)]
 struct CreateRequest {
     policy: [u8; 32],
@@ -117,7 +123,15 @@ struct CreateRequest {
     flags: u32,
     slot: u32,
     group: u32,
-    reserved: u32,
+    saved_len: u32,
+    saved: u64,
+}
+
+#[repr(C)]
+struct SaveRequest {
+    bytes: u64,
+    len: u32,
+    slot: u32,
 }
 
 #[repr(C)]
@@ -166,6 +180,7 @@ struct ShareRequest {
 nix::ioctl_readwrite!(ioctl_create, b'E', 1, CreateRequest);
 nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
 nix::ioctl_readwrite!(ioctl_upgrade, b'E', 4, UpgradeRequest);
+nix::ioctl_readwrite!(ioctl_save, b'E', 12, SaveRequest);
 nix::ioctl_write_int_bad!(ioctl_call_log, nix::request_code_none!(b'E', 5));
 nix::ioctl_write_int_bad!(ioctl_checks, nix::request_code_none!(b'E', 8));
 nix::ioctl_write_ptr!(ioctl_order, b'E', 6, OrderRequest);
@@ -207,7 +222,8 @@ impl Control {
             flags: u32::from(wanted.joins) | u32::from(wanted.is_default) << 1 | access,
             slot: 0,
             group,
-            reserved: 0,
+            saved_len: wanted.saved.len() as u32,
+            saved: wanted.saved.as_ptr() as u64,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
         match unsafe { ioctl_create(self.file.as_raw_fd(), &raw mut request) } {
@@ -225,6 +241,26 @@ impl Control {
                     Err(LoadError::Refused(reason.to_owned()))
                 }
             }
+        }
+    }
+
+    /// What the policy in a policy slot saves for one of its name in an agent, if it saves anything; `max_tasks` is how many tasks there is room for.
+    ///
+    /// # Errors
+    /// There is no room for it, or the policy panics, which takes it out.
+    pub fn save(&self, slot: u32, max_tasks: u32) -> Result<Option<Vec<u8>>> {
+        let mut room = vec![0_u8; saved_most(max_tasks)];
+        let mut request = SaveRequest { bytes: room.as_mut_ptr() as u64, len: room.len() as u32, slot: slot + 1 };
+        // SAFETY: the request has the layout that the device expects, and the room is as long as it says.
+        match unsafe { ioctl_save(self.file.as_raw_fd(), &raw mut request) } {
+            Ok(_) => {
+                room.truncate(request.len as usize);
+                Ok(Some(room))
+            }
+            Err(nix::Error::ENODATA) => Ok(None),
+            Err(nix::Error::ENOSPC) => Err(LoadError::NoRoomToSave),
+            Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
+            Err(errno) => Err(io::Error::from(errno)).context("the policy cannot be saved"),
         }
     }
 

@@ -33,6 +33,11 @@ pub enum LoadError {
     /// The agent's memory has to stay where it is.
     #[error("the agent's memory cannot be locked: {0}; raise the limit (`ulimit -l unlimited`), or run it with sudo")]
     NoMemoryLock(io::Error),
+    /// A policy writes down more of itself than it may.
+    #[error(
+        "there is no room for what the policy saves: 64 KiB, and 64 bytes for each task; --start-over goes on without"
+    )]
+    NoRoomToSave,
     /// One at a time.
     #[error(
         "an agent schedules this machine already ({0}); stop that `ekiden agent` first, or have a policy in the kernel take over: `ekiden upgrade POLICY --to kernel`"

@@ -29,7 +29,7 @@ pub use bpf::{Baseline, Look, Prepared, Program, Recorder, RunqLat, Session, Sho
 pub use budgets::Budgets;
 pub use call_log::{CALL_LOG_PAGE, CallLog, len_of_ring};
 pub use config::{Beside, Config, Queues, Scope, arena_bytes_for, room_for_all};
-pub use control::{Access, Control, Hint, Moved, Succession, Upgrade};
+pub use control::{Access, Control, Hint, Moved, Succession, Upgrade, saved_most};
 pub use drain::{Drain, Kept, dump, header, header_of};
 pub use ekiden_user::Error as UserError;
 pub use ekiden_user::{ChooseOptions, Inherit};

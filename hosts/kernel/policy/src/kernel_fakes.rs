@@ -222,6 +222,8 @@ pub(crate) fn args(nr_cpus: u32, params: &'static [u8]) -> CreateArgs {
         topology_len: topology.len(),
         params: params.as_ptr(),
         params_len: params.len(),
+        saved: ptr::null(),
+        saved_len: 0,
         max_tasks: 8,
         error_len: 0,
         host: &HOST_TABLE,

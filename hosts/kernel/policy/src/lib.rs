@@ -13,6 +13,7 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use ekiden::{Env, Saved, Scheduler, TaskParams, Topology};
+use ekiden_host::Policy as _;
 pub use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
 use ekiden_host::hints::{Geometry, layout::RECORD_BYTES_MAX};
 use ekiden_host::{Adapter, Figures, Handover};
@@ -137,7 +138,6 @@ pub const fn table<S: Scheduler>(
         check,
         call_log: call_log::run,
         save: save::<S>,
-        restore: restore::<S>,
         layout: match S::LAYOUT {
             // The size of what is passed on stands for what is in it.
             Some(layout) => layout.number() ^ size_of::<HandoverState>() as u64,
@@ -175,12 +175,27 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     // SAFETY: topology and parameters outlive this call, and what is made of them is a copy.
     match unsafe { env::<S>(args) } {
         Some(env) => {
-            let instance = Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)));
+            let mut instance = Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)));
+            // SAFETY: what `args` names is good for the call.
+            let is_refused = match unsafe { saved(args) } {
+                Some(saved) => instance.restore(saved).map_err(|reason| args.refuse(reason)).is_err(),
+                None => false,
+            };
             has_no_lock();
-            Box::into_raw(instance).cast()
+            if is_refused { ptr::null_mut() } else { Box::into_raw(instance).cast() }
         }
         None => ptr::null_mut(),
     }
+}
+
+/// What another instance has saved for this one.
+///
+/// # Safety
+///
+/// What `args` names is good for as long as the result is used.
+unsafe fn saved<'a>(args: &CreateArgs) -> Option<&'a [u8]> {
+    // SAFETY: `args` names it, and the length is not that of nothing.
+    (args.saved_len > 0).then(|| unsafe { slice::from_raw_parts(args.saved, args.saved_len) })
 }
 
 /// Forgets the locks of what was here before.
@@ -262,24 +277,6 @@ unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, cpu: u32, room: *
     call_log::pause(cpu, || adapter.save(&mut saved));
     has_no_lock();
     saved.written().map_or(-1, |len| len as i64)
-}
-
-/// # Safety
-///
-/// `instance` comes from [`create`] and nothing else uses it yet; the other pointers are good for the call.
-unsafe extern "C" fn restore<S: Scheduler>(
-    instance: *mut c_void,
-    args: *mut CreateArgs,
-    saved: *const u8,
-    len: usize,
-) -> bool {
-    // SAFETY: no other call uses the instance yet; the other pointers are good for the call.
-    let (adapter, args, saved) =
-        unsafe { (&mut *instance.cast::<Adapter<S>>(), &mut *args, slice::from_raw_parts(saved, len)) };
-    here::refuel(MUCH_FUEL);
-    let is_restored = adapter.restore(saved).map_err(|reason| args.refuse(reason)).is_ok();
-    has_no_lock();
-    is_restored
 }
 
 /// Whether an instance could be made of these arguments.

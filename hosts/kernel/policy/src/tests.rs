@@ -101,10 +101,12 @@ fn what_is_saved_is_restored_and_a_room_that_is_too_small_is_told() {
         }
         assert_eq!((TABLE.save)(old, 0, room.as_mut_ptr(), room.len()), 13);
         assert_eq!((&room[..5], room[5]), (&b"plain"[..], 6));
-        let new = instance(2);
-        assert!(!(TABLE.restore)(new, &mut args, room.as_ptr(), 12));
+        args.saved = room.as_ptr();
+        args.saved_len = 12;
+        assert!((TABLE.create)(&mut args).is_null());
         assert_eq!(refusal(&args), "that is in another form");
-        assert!((TABLE.restore)(new, &mut args, room.as_ptr(), 13));
+        args.saved_len = 13;
+        let new = (TABLE.create)(&mut args);
         room[5] = 0;
         (TABLE.save)(new, 0, room.as_mut_ptr(), room.len());
         assert_eq!(room[5], 6);

@@ -40,13 +40,9 @@ pub struct PolicyTable {
     pub check: unsafe extern "C" fn(args: *mut CreateArgs) -> bool,
     /// Stops recording calls (0), or starts with the mark of that number. No call is under way.
     pub call_log: unsafe extern "C" fn(call_log: *const CallLogArgs, what: u32),
-    /// Has an instance write down what one of another layout is to go on with. The number of bytes; 0 if it has nothing to say,
+    /// Has an instance write down what one of another layout or in another place is to go on with. The number of bytes; 0 if it has nothing to say,
     /// negative if there was no room.
     pub save: unsafe extern "C" fn(instance: *mut c_void, cpu: u32, room: *mut u8, len: usize) -> i64,
-    /// Lets an instance that has just been made go on with what another one saved; if not, the reason is in
-    /// `CreateArgs::error`.
-    pub restore:
-        unsafe extern "C" fn(instance: *mut c_void, args: *mut CreateArgs, saved: *const u8, len: usize) -> bool,
     /// Writes into a room of `len` bytes what the instance counts for people: its description for `NO_CPU`, and else the words of a CPU
     /// (`ekiden_host::Figures`). The number of bytes; negative if there was no room.
     pub figures: unsafe extern "C" fn(instance: *mut c_void, cpu: u32, room: *mut u64, len: usize) -> i64,
@@ -126,6 +122,10 @@ pub struct CreateArgs {
     pub params: *const u8,
     /// Their length in bytes.
     pub params_len: usize,
+    /// What an instance of another layout or in another place has saved for this one.
+    pub saved: *const u8,
+    /// Its length in bytes; 0 if the instance goes on with nothing.
+    pub saved_len: usize,
     /// Number of tasks that there can be at once.
     pub max_tasks: u32,
     /// Written: how much of `error` is used.
@@ -227,9 +227,9 @@ mod tests {
     /// C has the same structs, and looks for what is written at these places.
     #[test]
     fn what_c_reads_and_writes_is_where_it_looks_for_it() {
-        assert_eq!(core::mem::offset_of!(CreateArgs, max_tasks), 48);
-        assert_eq!(core::mem::offset_of!(CreateArgs, error_len), 52);
-        assert_eq!(core::mem::offset_of!(CreateArgs, error), 64);
+        assert_eq!(core::mem::offset_of!(CreateArgs, max_tasks), 64);
+        assert_eq!(core::mem::offset_of!(CreateArgs, error_len), 68);
+        assert_eq!(core::mem::offset_of!(CreateArgs, error), 80);
         assert_eq!(core::mem::offset_of!(Settings, params), 16);
         assert_eq!(core::mem::offset_of!(PolicyTable, calls), 8 + NAME_LEN);
         assert_eq!(core::mem::size_of::<crate::Wait>(), 32);

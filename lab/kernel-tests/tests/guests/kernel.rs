@@ -474,11 +474,18 @@ pub(crate) fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(guest
 }
 
 pub(crate) fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(guest: &TestGuest) {
-    let report = &guest.guest_test("converts --modules /lab")[0];
+    let reports = guest.guest_test("converts --modules /lab");
+    let [report, saves] = &reports[..] else { panic!("{reports:#?}") };
     assert_eq!(text(report, "moved"), "converted", "{report}");
     // The first went to its predecessor, and the third is the one at which it goes wrong.
     assert_eq!(report["hints"], 1, "{report}");
     assert!(text(report, "fault").starts_with("planted in parse_hint"), "{report}");
+    // From the kernel to an agent and back: two of three hints are left.
+    assert_eq!(saves["saved"], serde_json::json!([1, 2, 0, 0, 0]), "{saves}");
+    let refused = "that is in another form";
+    assert_eq!(saves["refused"], serde_json::json!([refused, refused]), "{saves}");
+    assert_eq!(saves["hints"], 1, "{saves}");
+    assert!(text(saves, "fault").starts_with("planted in parse_hint"), "{saves}");
 }
 
 pub(crate) fn a_policy_that_takes_over_and_panics_ends_alone(guest: &TestGuest) {

@@ -269,6 +269,7 @@ fn make_ready(config: &Config, joins: bool) -> Result<(Control, u32)> {
     let wanted = Wanted {
         policy: &config.policy,
         params: &config.params,
+        saved: &config.saved,
         max_tasks: config.max_tasks,
         arena_bytes: config.arena_bytes,
         call_log_records: config.call_log_records,
