@@ -5,7 +5,7 @@ use std::io::Read;
 
 use ekiden::TaskId;
 use ekiden_host::abi::{Call, Message, RawToken};
-use ekiden_recording::{Entry, Instance, Item, Recorded, RecordedMark, RecordingError, RecordingReader};
+use ekiden_recording::{BEFORE_MARKS, Entry, Instance, Item, Recorded, RecordingError, RecordingReader};
 
 /// How many calls are looked at. A task that waits for longer is not found.
 const CALLS: usize = 50_000;
@@ -31,8 +31,17 @@ impl<R: Read> Ahead<R> {
         Self { reader, next: VecDeque::new() }
     }
 
-    pub(crate) fn instance(&self, mark: &RecordedMark) -> &Instance {
-        self.reader.instance(mark.instance)
+    /// The instance of this number, whose mark was taken already, if it is known.
+    pub(crate) fn instance(&self, number: u64) -> Option<&Instance> {
+        self.reader.instance(number)
+    }
+
+    /// The one to which the calls before the first mark belong, if it is known.
+    pub(crate) fn before_marks(&mut self) -> Option<&Instance> {
+        if self.next.is_empty() {
+            self.next.extend(self.reader.next());
+        }
+        self.reader.instance(BEFORE_MARKS)
     }
 
     #[inline]

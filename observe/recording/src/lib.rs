@@ -26,6 +26,8 @@ extern crate std;
 mod call_writer;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "file")]
+mod first_mark;
 mod read;
 mod record;
 #[cfg(feature = "file")]
@@ -35,7 +37,11 @@ mod thread;
 
 pub use call_writer::{CallWriter, RingHeader};
 #[cfg(feature = "file")]
-pub use file::{Header, Host, Instance, Item, Recorded, RecordingError, RecordingReader, RecordingWriter};
+pub use file::{
+    BEFORE_MARKS, Header, Host, Instance, Item, Recorded, RecordingError, RecordingReader, RecordingWriter,
+};
+#[cfg(feature = "file")]
+pub use first_mark::{FirstCalls, FirstMark};
 pub use read::{Calls, Entry, RecordedCall, RecordedMark};
 pub use record::{Mark, RECORD_WORDS, Record};
 #[cfg(feature = "file")]

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use ekiden::Topology;
 use ekiden_abi::{Call, Message, NO_CPU, RawToken, Reply, TaskId};
 use ekiden_recording::{
-    CallWriter, Entry, Header, Host, Instance, Item, Mark, RECORDING_VERSION, Record, Recorded, RecordingError,
-    RecordingReader, RecordingWriter, RingHeader,
+    BEFORE_MARKS, CallWriter, Entry, Header, Host, Instance, Item, Mark, RECORDING_VERSION, Record, Recorded,
+    RecordingError, RecordingReader, RecordingWriter, RingHeader,
 };
 use proptest::prelude::*;
 
@@ -110,18 +110,53 @@ fn instances_are_known_when_their_marks_are_read() {
     let (mut place, mut ring) = (RingHeader::default(), [Record::default(); 8]);
     CallWriter::new(&mut place, &mut ring).mark(1, Mark::Begin, 1);
     CallWriter::new(&mut place, &mut ring).mark(2, Mark::Begin, 2);
-    let fifo = Instance { policy: "fifo".into(), params: String::new() };
+    let fifo = instance("fifo");
     writer.instance(2, &fifo).unwrap();
     writer.block(0, 0, &ring[..2]).unwrap();
     writer.pass(3).unwrap();
-    let bytes = writer.finish().unwrap();
-    let mut reader = RecordingReader::new(&bytes[..]).unwrap();
-    let mut names = Vec::new();
-    while let Some(recorded) = reader.next() {
-        let Item::Entry(Entry::Mark(mark)) = recorded.unwrap().item else { panic!("two marks were written") };
-        names.push(reader.instance(mark.instance).policy.clone());
+    assert_eq!(names(&writer.finish().unwrap()), ["wfq", "wfq", "fifo"], "the header tells of all but the second");
+}
+
+#[test]
+fn where_the_first_calls_are_told_of_no_instance_is_that_of_the_header() {
+    let (mut place, mut ring) = (RingHeader::default(), [Record::default(); 8]);
+    for number in [3, 4, 5] {
+        CallWriter::new(&mut place, &mut ring).mark(number, Mark::Begin, number);
     }
-    assert_eq!(names, ["wfq", "fifo"]);
+    for (first, expected) in [(Some(instance("cfs")), "cfs"), (None, "unknown")] {
+        let mut writer = RecordingWriter::new(Vec::new(), &header()).unwrap();
+        writer.block(0, 7, &ring[..3]).unwrap();
+        // What the marks are about is found out when they are written.
+        writer.instance(4, &instance("fifo")).unwrap();
+        writer.instance(5, &Instance::default()).unwrap();
+        writer.before_marks(first.as_ref()).unwrap();
+        writer.pass(6).unwrap();
+        assert_eq!(names(&writer.finish().unwrap()), [expected, "unknown", "fifo", "unknown"]);
+    }
+}
+
+fn instance(policy: &str) -> Instance {
+    Instance { policy: policy.into(), params: String::new() }
+}
+
+/// The policy before the first mark of a recording, and those of its marks.
+fn names(bytes: &[u8]) -> Vec<String> {
+    let mut reader = RecordingReader::new(bytes).unwrap();
+    let mut names = Vec::new();
+    let name = |reader: &RecordingReader<&[u8]>, number| {
+        reader.instance(number).map_or_else(|| "unknown".to_owned(), |instance| instance.policy.clone())
+    };
+    while let Some(recorded) = reader.next() {
+        if names.is_empty() {
+            names.push(name(&reader, BEFORE_MARKS));
+        }
+        match recorded.unwrap().item {
+            Item::Entry(Entry::Mark(mark)) => names.push(name(&reader, mark.instance)),
+            Item::Gap { .. } => {}
+            other => panic!("{other:?} was not written"),
+        }
+    }
+    names
 }
 
 #[test]

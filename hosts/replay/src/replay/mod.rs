@@ -40,11 +40,13 @@ pub(crate) fn run<'a, R: Read>(
     let topology = reader.header().topology().expect("the reader has looked at it");
     let questions = Arc::new(ReplayHost::new(&topology));
     let max_tasks = reader.header().max_tasks;
-    let of_instance = reader.header().instance.clone();
+    let of_header = reader.header().instance.clone();
     let flight = Flight::new(considered.is_some()).ok_or(ReplayError::Observed)?;
     let makers = Makers { policies, params, topology, max_tasks };
     // Refused before anything is read: most recordings have one policy.
-    makers.find(&of_instance)?;
+    makers.find(&of_header)?;
+    let mut ahead = Ahead::new(reader);
+    let of_instance = ahead.before_marks().cloned();
     let mut replay = Run {
         makers,
         options,
@@ -65,7 +67,6 @@ pub(crate) fn run<'a, R: Read>(
         first_ns: None,
         after: 0,
     };
-    let mut ahead = Ahead::new(reader);
     while let Some(recorded) = ahead.next() {
         match recorded {
             Ok(recorded) => replay.take(recorded, &mut ahead)?,
@@ -104,6 +105,8 @@ impl Makers<'_> {
 enum Mode {
     /// Nothing: an instance is made of what can be told, as soon as no CPU lacks records any more.
     Lost,
+    /// Nor which policy it is, until the next instance.
+    Unknown,
     /// The policy was taken out. Nothing is asked of it until the next instance.
     TakenOut,
     /// That it is as it was.
@@ -129,9 +132,9 @@ struct Run<'a> {
     questions: Arc<ReplayHost>,
     recorded_state: RecordedState,
     policy: Option<Rc<Box<dyn Policy>>>,
-    /// The number of the instance, and what it is.
+    /// The number of the instance, and what it is, if that is known.
     instance: u64,
-    of_instance: Instance,
+    of_instance: Option<Instance>,
     mode: Mode,
     /// The instance was not there from its beginning: its state is what could be told of it.
     made_up: bool,
@@ -200,7 +203,7 @@ impl Run<'_> {
         match recorded.item {
             Item::Entry(Entry::Call(call)) => self.call(cpu, time_ns, call),
             Item::Entry(Entry::Mark(mark)) => {
-                let instance = ahead.instance(&mark).clone();
+                let instance = ahead.instance(mark.instance).cloned();
                 return self.mark(cpu, mark, instance);
             }
             Item::Entry(Entry::Stray(_)) | Item::Gap { .. } | Item::Torn => {}
@@ -208,7 +211,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn mark(&mut self, cpu: u32, mark: RecordedMark, instance: Instance) -> Result<(), ReplayError> {
+    fn mark(&mut self, cpu: u32, mark: RecordedMark, instance: Option<Instance>) -> Result<(), ReplayError> {
         if mark.mark == Mark::Fault {
             self.fault(cpu);
             return Ok(());
@@ -225,8 +228,12 @@ impl Run<'_> {
         }
         self.instance = mark.instance;
         self.of_instance = instance;
-        let (maker, env) = self.makers.find(&self.of_instance)?;
+        let found = self.of_instance.as_ref().map(|instance| self.makers.find(instance)).transpose()?;
         self.end_all();
+        let Some((maker, env)) = found else {
+            self.lose();
+            return Ok(());
+        };
         let is_known = matches!(self.mode, Mode::Exact | Mode::Unsure(_));
         let old = self.policy.take().and_then(Rc::into_inner);
         if !self.gaps.is_empty() || mark.mark == Mark::HandOver && (!is_known || old.is_none()) {
@@ -285,7 +292,15 @@ impl Run<'_> {
 
     /// Makes an instance that has the tasks that must be waiting before this call.
     fn make_up<R: Read>(&mut self, now: &Recorded, ahead: &mut Ahead<R>) -> Result<(), ReplayError> {
-        let (maker, env) = self.makers.find(&self.of_instance)?;
+        let Some(instance) = &self.of_instance else {
+            self.outcome.remark(format!(
+                "from call {} on the recording does not say of which policy they are: these are not replayed",
+                self.outcome.calls + 1
+            ));
+            self.mode = Mode::Unknown;
+            return Ok(());
+        };
+        let (maker, env) = self.makers.find(instance)?;
         self.flight.start_over();
         self.flight.order(Order::Loose);
         self.questions.set_now_ns(now.time_ns);
@@ -379,8 +394,8 @@ impl Run<'_> {
 
     /// Lets a debugger in.
     fn stop(&self, message: &Message) {
-        let maker = self.makers.find(&self.of_instance).map(|(maker, _)| maker);
-        if let (Ok(maker), Some(call)) = (maker, Call::from_number(message.call)) {
+        let maker = self.of_instance.as_ref().and_then(|instance| self.makers.find(instance).ok());
+        if let (Some((maker, _)), Some(call)) = (maker, Call::from_number(message.call)) {
             for (place, method) in EKIDEN_REPLAY_METHODS.iter().zip(maker.methods(call)) {
                 place.store(method, Relaxed);
             }

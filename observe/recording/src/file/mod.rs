@@ -23,6 +23,9 @@
 //! | 28–31 | checksum of bytes 0–27 |
 //! | from 32 | records, compressed by zstd; of an instance, what it is, as JSON; of others, nothing |
 //!
+//! An instance whose name is empty is one that is not known. Number 0 stands for the one to which the calls before the first mark belong; where
+//! that is told, all instances are, and calls of others are of no known policy. Without it, instances that are not told of are that of the header.
+//!
 //! Records of a CPU whose number is beyond the end of those before mark a gap: what lies between was lost. Blocks come in
 //! passes: what one round through the CPUs found, and then the time up to which all of them were read. So a reader puts the
 //! calls of all CPUs into the order of time while it holds no more than a pass.
@@ -65,6 +68,9 @@ const PASS: u32 = 2;
 const INSTANCE: u32 = 3;
 const END: u32 = 4;
 
+/// The number of the instance to which the calls before the first mark belong.
+pub const BEFORE_MARKS: u64 = 0;
+
 /// Where calls were recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -93,7 +99,7 @@ pub struct Instance {
 pub struct Header {
     /// Where it was recorded.
     pub host: Host,
-    /// The policy that was in charge when it began.
+    /// The policy that was in charge when it began; of the newest calls, which are written down afterwards, the newest one.
     #[serde(flatten)]
     pub instance: Instance,
     /// How many tasks the policy had room for.

@@ -8,8 +8,8 @@ use std::string::ToString;
 use std::vec::Vec;
 
 use super::{
-    BLOCK_LEN, BLOCK_RECORDS_MAX, BlockHeader, END, HEADER_MAX, Header, INSTANCE, Instance, MAGIC, OLDEST_READ, PASS,
-    PASS_MAX, PREAMBLE_LEN, RECORDS, RecordingError,
+    BEFORE_MARKS, BLOCK_LEN, BLOCK_RECORDS_MAX, BlockHeader, END, HEADER_MAX, Header, INSTANCE, Instance, MAGIC,
+    OLDEST_READ, PASS, PASS_MAX, PREAMBLE_LEN, RECORDS, RecordingError,
 };
 use crate::{Calls, Entry, RECORD_WORDS, RECORDING_VERSION, Record};
 
@@ -165,9 +165,12 @@ impl<R: Read> RecordingReader<R> {
         self.version
     }
 
-    /// What an instance of a policy is, whose mark has been read: the one of the header if nothing else was said.
-    pub fn instance(&self, number: u64) -> &Instance {
-        self.instances.get(&number).unwrap_or(&self.header.instance)
+    /// What an instance of a policy is, whose mark has been read; nothing if that is not known. [`BEFORE_MARKS`] is the one to which the calls before the
+    /// first mark belong, once something was read.
+    pub fn instance(&self, number: u64) -> Option<&Instance> {
+        // A recording that says to which instance its first calls belong says it of all that it knows.
+        let of_header = || (!self.instances.contains_key(&BEFORE_MARKS)).then_some(&self.header.instance);
+        self.instances.get(&number).or_else(of_header).filter(|instance| !instance.policy.is_empty())
     }
 
     /// How many bytes of the recording were read.

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use std::vec::Vec;
 
 use super::{
-    BlockHeader, END, Header, INSTANCE, Instance, MAGIC, PASS, PASS_MAX, PREAMBLE_LEN, RECORDS, RecordingError,
+    BEFORE_MARKS, BlockHeader, END, Header, INSTANCE, Instance, MAGIC, PASS, PASS_MAX, PREAMBLE_LEN, RECORDS,
+    RecordingError,
 };
 use crate::{RECORDING_VERSION, Record};
 
@@ -95,13 +96,23 @@ impl<W: Write> RecordingWriter<W> {
         Ok(())
     }
 
-    /// Says what an instance of a policy is, before its first mark is written. Instances that the header tells need not be.
+    /// Says what an instance of a policy is, before the pass ends in which its first mark is. The one of the header need not be told of, unless
+    /// [`before_marks`](Self::before_marks) is said.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn instance(&mut self, number: u64, instance: &Instance) -> Result<(), RecordingError> {
         let json = serde_json::to_vec(instance).map_err(|error| RecordingError::Header { why: format!("{error}") })?;
         self.put_block(INSTANCE, 0, number, 0, &json)
+    }
+
+    /// Says, before the first pass ends, to which instance the calls before the first mark belong, or that this is not known. From then on no
+    /// instance is known of which [nothing is told](Self::instance), not even that of the header.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn before_marks(&mut self, instance: Option<&Instance>) -> Result<(), RecordingError> {
+        self.instance(BEFORE_MARKS, instance.unwrap_or(&Instance::default()))
     }
 
     /// All that any CPU had written down before `time_ns`, on the host's clock, is in the file; what comes from here on
