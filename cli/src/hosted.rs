@@ -11,8 +11,8 @@ use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use ekiden_agent::{Agent, Config, Counts, Next};
 use ekiden_host::Figure;
-use ekiden_loader::{Access, LoadError, Moved, Status, arena_bytes_for, room_for_all};
-use ekiden_recording::Instance;
+use ekiden_loader::{Access, LoadError, Moved, NumberedInstance, Status, arena_bytes_for, room_for_all};
+use ekiden_recording::{Header, Instance};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
 
@@ -94,8 +94,8 @@ impl InProcess {
     pub(crate) fn new(agent: Agent, options: &Options) -> Result<Self> {
         let flight = match agent.call_log()? {
             Some(call_log) => {
-                let header = agent.header("flight recorder")?;
-                Some(Flight { call_log: RefCell::new(call_log), header, directory: options.flights.clone() })
+                let told = told(&agent)?;
+                Some(Flight { call_log: RefCell::new(call_log), told, directory: options.flights.clone() })
             }
             None => None,
         };
@@ -107,7 +107,7 @@ impl InProcess {
         let Err(error) = self.agent.check() else { return Ok(()) };
         if let LoadError::TakenOut(reason) = &error {
             // Another one may have taken over from the policy that was started.
-            let newest = self.agent.header("flight recorder").ok();
+            let newest = told(&self.agent).ok();
             let mut fault = LastFault::now(&self.agent.instance().policy, reason);
             fault.recording = self.flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
             // The message is the same without it.
@@ -130,6 +130,11 @@ impl InProcess {
         let done = self.agent.upgrade(&next, make).map_err(|error| or_stays(&from, error))?;
         Ok(Upgraded { from, done, calls })
     }
+}
+
+/// What the flight recorder's file says.
+fn told(agent: &Agent) -> Result<(Header, Vec<NumberedInstance>)> {
+    Ok((agent.header("flight recorder")?, agent.instances()))
 }
 
 fn stays(policy: &str, error: &anyhow::Error) -> anyhow::Error {

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{CallLog, Kept, Status, dump, header, needs_root};
+use ekiden_loader::{CallLog, Kept, LoadError, Status, dump, header, needs_root};
 use serde::Serialize;
 
 use crate::{
@@ -68,31 +68,39 @@ impl Record {
     pub(crate) fn run(self) -> Result<ExitCode> {
         needs_root()?;
         if let Some(agent) = control::running() {
-            return self.of_agent(&agent);
+            return self.of_agent(agent);
         }
         let status = Status::read()?.unwrap_or_default();
         let policy = status.find(self.policy.as_deref())?;
         // Before the file: if there is nothing to record, one that is there already stays as it is.
         let mut call_log = CallLog::open(policy)?;
         if self.dump {
-            let header = header(Some(policy.slot), "flight recorder")?.0;
-            self.tell(dump(&mut call_log, &header, create(&self.output)?, false)?)?;
+            let (header, instances) = header(Some(policy.slot), "flight recorder")?;
+            self.tell(dump(&mut call_log, &header, &instances, create(&self.output)?, false)?)?;
             return Ok(ExitCode::SUCCESS);
         }
         drop(call_log);
         self.to_the_end(ToFile::start(&self.output, Some(policy.slot), true, &self.command)?)
     }
 
-    fn of_agent(&self, agent: &Running) -> Result<ExitCode> {
-        let policy = agent.status.find(self.policy.as_deref())?;
+    fn of_agent(&self, mut agent: Running) -> Result<ExitCode> {
         let workload = if self.dump { "flight recorder".to_owned() } else { in_words(&self.command) };
-        let (mut call_log, header) = agent.call_log(policy, &workload)?;
-        if self.dump {
-            self.tell(dump(&mut call_log, &header, create(&self.output)?, false)?)?;
-            return Ok(ExitCode::SUCCESS);
+        loop {
+            let policy = agent.status.find(self.policy.as_deref())?;
+            let (mut call_log, header) = agent.call_log(policy, &workload)?;
+            if self.dump {
+                let file = create(&self.output)?;
+                self.tell(dump(&mut call_log, &header, &policy.all_instances(), file, false)?)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            call_log.skip();
+            let now = control::running().ok_or(LoadError::NothingRuns)?;
+            // What is skipped tells of no policy that takes over meanwhile.
+            if now.status.find(self.policy.as_deref())?.instance == policy.instance {
+                return self.to_the_end(ToFile::of(&self.output, call_log, &header, control::tells_instances())?);
+            }
+            agent = now;
         }
-        call_log.skip();
-        self.to_the_end(ToFile::of(&self.output, call_log, &header, control::successors(policy.instance))?)
     }
 
     /// Records while the command runs, or until a signal comes.

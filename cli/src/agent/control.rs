@@ -15,8 +15,10 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_agent::Counts;
-use ekiden_loader::{CallLog, Moved, PolicyStatus, Result as LoadResult, Status, Upgrade, header_of, sysfs};
-use ekiden_recording::{Header, Host, Instance};
+use ekiden_loader::{
+    CallLog, Moved, NumberedInstance, PolicyStatus, Result as LoadResult, Status, Upgrade, header_of, sysfs,
+};
+use ekiden_recording::{Header, Host};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::failure::{self, Exit, Failure};
@@ -65,25 +67,18 @@ impl Running {
         let nothing = || Failure::new(Exit::Other, "the agent has no flight recorder; start it without --flight-kib 0");
         let path = format!("/proc/{}/fd/{}", self.pid, self.call_log.ok_or_else(nothing)?);
         let file = File::open(&path).with_context(|| format!("cannot open {path}"))?;
-        let header = header_of(Host::Agent, instance_of(policy), self.status.capacity as u32, workload)?;
+        let header = header_of(Host::Agent, policy.of_now(), self.status.capacity as u32, workload)?;
         Ok((CallLog::of_process(&file, policy.call_log_records)?, header))
     }
 }
 
-fn instance_of(policy: &PolicyStatus) -> Instance {
-    Instance { policy: policy.policy.clone(), params: policy.params.clone() }
-}
-
-/// Says, each time that it is called, which policy has taken over since the last time from the one of this number.
-pub(crate) fn successors(mut known: u32) -> impl FnMut() -> LoadResult<Option<(u32, Instance)>> + Send {
+/// Says of each policy that the agent has had once what it is.
+pub(crate) fn tells_instances() -> impl FnMut() -> LoadResult<Vec<NumberedInstance>> + Send {
+    let mut known = 0;
     move || {
         // When the agent has gone, what its policy was asked last is still to come.
         let policies = running().map(|running| running.status.policies).unwrap_or_default();
-        let newest = policies.iter().find(|policy| policy.instance != known);
-        Ok(newest.map(|policy| {
-            known = policy.instance;
-            (known, instance_of(policy))
-        }))
+        Ok(policies.first().map(|policy| policy.newer_than(&mut known)).unwrap_or_default())
     }
 }
 

@@ -148,7 +148,7 @@ impl AgentCommand {
     fn recording(&self, agent: &Agent) -> Result<Option<ToFile>> {
         let (Some(path), Some(call_log)) = (&self.record, agent.call_log()?) else { return Ok(None) };
         let header = agent.header(&in_words(&self.command))?;
-        Ok(Some(ToFile::of(path, call_log, &header, agent.successors())?))
+        Ok(Some(ToFile::of(path, call_log, &header, agent.tells_instances())?))
     }
 
     fn tell(&self, ended: &End) -> Result<()> {

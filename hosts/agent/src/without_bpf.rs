@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::fs::File;
 
 use ekiden_host::Figure;
-use ekiden_loader::{CallLog, LoadError, Result, Status, Upgrade};
+use ekiden_loader::{CallLog, LoadError, NumberedInstance, Result, Status, Upgrade};
 use ekiden_recording::{Header, Instance};
 
 use crate::config::{Config, Counts, Make, MakeNext, Next};
@@ -55,8 +55,12 @@ impl Agent {
         match self.0 {}
     }
 
-    pub fn successors(&self) -> impl FnMut() -> Result<Option<(u32, Instance)>> + Send + use<> {
-        || Ok(None)
+    pub fn instances(&self) -> Vec<NumberedInstance> {
+        match self.0 {}
+    }
+
+    pub fn tells_instances(&self) -> impl FnMut() -> Result<Vec<NumberedInstance>> + Send + use<> {
+        || Ok(Vec::new())
     }
 
     pub fn call_log(&self) -> Result<Option<CallLog>> {

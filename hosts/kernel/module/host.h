@@ -190,6 +190,7 @@ struct ekiden_policy {
 /* A policy with what it was made of. */
 struct ekiden_instance {
 	const struct ekiden_policy *policy;
+	u32 number; /* from 1, by which recordings know it; 0 until it runs */
 	void *arena;
 	struct ekiden_create args;
 	struct ekiden_host_table host;
@@ -216,6 +217,17 @@ void *ekiden_copy_in(u64 from, size_t len);
 
 /* ---- policy_slots.c: policies that run; all under `ekiden_control` ---- */
 
+/* One that has run in a policy slot, and is gone: calls of it may still be in the rings. */
+struct ekiden_past_instance {
+	u32 number;
+	char name[EKIDEN_NAME_LEN];
+	char *params;
+	size_t params_len;
+};
+
+/* How many of them are kept. */
+#define EKIDEN_PAST_INSTANCES 32
+
 struct ekiden_policy_slot {
 	struct ekiden_instance *now;
 	struct ekiden_instance *faulted; /* one that took over and panicked in doing so: its memory may be in use */
@@ -228,6 +240,8 @@ struct ekiden_policy_slot {
 	u64 faulted_ns;			 /* and when, by the monotonic clock */
 	u64 upgrades;			 /* how often another one has taken over */
 	u64 wait_ns, wait_ns_max;	 /* how long a CPU waited the last time, and the longest time */
+	struct ekiden_past_instance past[EKIDEN_PAST_INSTANCES];
+	u32 nr_past; /* how many there have been; the newest are kept */
 };
 
 /* The kernel calls us between ops.init and ops.exit; and cannot begin to while what it would call is freed. */
@@ -252,6 +266,7 @@ long ekiden_set_share(const struct ekiden_share_request *request, const u64 *cpu
 long ekiden_run_call_log_of(u32 policy_slot, bool on);
 void ekiden_run_call_log(struct ekiden_policy_slot *policy_slot, const struct ekiden_instance *instance, u32 what);
 void ekiden_now_runs(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance);
+void ekiden_remember_instance(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance);
 struct ekiden_policy_slot *ekiden_policy_slot_of(u32 number);
 /* Whether its policy is called. */
 bool ekiden_is_alive(const struct ekiden_policy_slot *policy_slot);

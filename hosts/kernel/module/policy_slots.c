@@ -71,6 +71,27 @@ void ekiden_run_call_log(struct ekiden_policy_slot *policy_slot, const struct ek
 	policy_slot->call_log_runs = policy_slot->call_log.base && what != EKIDEN_CALL_LOG_STOP;
 }
 
+/* It is about to be freed, and its parameters are not. */
+void ekiden_remember_instance(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance)
+{
+	struct ekiden_past_instance *past = &policy_slot->past[policy_slot->nr_past++ % EKIDEN_PAST_INSTANCES];
+
+	kvfree(past->params);
+	past->number = instance->number;
+	memcpy(past->name, instance->policy->table->name, EKIDEN_NAME_LEN);
+	past->params = instance->params;
+	past->params_len = instance->args.params_len;
+	instance->params = NULL;
+}
+
+static void forget_past(struct ekiden_policy_slot *policy_slot)
+{
+	u32 i;
+
+	for (i = 0; i < EKIDEN_PAST_INSTANCES; i++)
+		kvfree(policy_slot->past[i].params);
+}
+
 struct call_log_switch {
 	struct ekiden_policy_slot *policy_slot;
 	bool on;
@@ -114,6 +135,7 @@ static void free_policy_slot(struct ekiden_policy_slot *policy_slot)
 		ekiden_running.nr--;
 	ekiden_free_instance(policy_slot->now);
 	ekiden_free_instance(policy_slot->faulted);
+	forget_past(policy_slot);
 	/* A process that has it mapped keeps the pages. */
 	vfree(policy_slot->call_log.base);
 	memset(policy_slot, 0, sizeof(*policy_slot));
@@ -391,6 +413,7 @@ long ekiden_create_policy(struct file *file, struct ekiden_create_request *reque
 	if (IS_ERR(instance))
 		return PTR_ERR(instance);
 	ret = set_up_call_log(policy_slot, request->call_log_records);
+	instance->number = policy_slot->call_log.instance;
 	if (!ret && other)
 		ret = create_another(policy_slot, instance, request->flags & EKIDEN_CREATE_DEFAULT, reason);
 	else if (!ret)

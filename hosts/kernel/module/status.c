@@ -52,6 +52,57 @@ static int put_counts(char *to, size_t size, u32 policy_slot)
 	return len > 0 ? len : 0;
 }
 
+/* So many bytes are for the instances of all policies: whoever reads the status has room for STATUS_LEN. */
+#define INSTANCES_LEN SZ_8K
+
+/* What an instance of these parameters takes at most. */
+static size_t instance_len(size_t params_len)
+{
+	return 2 * params_len + 160;
+}
+
+/* One whose parameters are too long to be told is one without a name. Programs look for policies by the word "policy" (framework/include). */
+static int put_instance(char *to, size_t size, u32 number, const char *name, const char *params, size_t params_len)
+{
+	bool known = params_len <= SZ_1K;
+	int at = scnprintf(to, size, "{\"number\":%u,\"name\":\"%.32s\"", number, known ? name : "");
+
+	at += put_text(to + at, size - at, "params", params, known ? params_len : 0);
+	return at + scnprintf(to + at, size - at, "}");
+}
+
+/* To which calls in the rings may belong: the newest first, and no older one where there is no room for one. */
+static int put_instances(char *to, size_t size, const struct ekiden_policy_slot *policy_slot)
+{
+	const struct ekiden_instance *running[] = { policy_slot->faulted, policy_slot->now };
+	size_t room = min_t(size_t, size, INSTANCES_LEN / max(ekiden_running.nr, 1u));
+	u32 i, kept = min_t(u32, policy_slot->nr_past, EKIDEN_PAST_INSTANCES);
+	int at = scnprintf(to, size, ",\"instances\":[");
+	const char *comma = "";
+
+	for (i = 0; i < ARRAY_SIZE(running); i++) {
+		if (!running[i])
+			continue;
+		if (room < at + instance_len(min_t(size_t, running[i]->args.params_len, SZ_1K)))
+			goto out;
+		at += scnprintf(to + at, size - at, "%s", comma);
+		at += put_instance(to + at, size - at, running[i]->number, running[i]->policy->table->name, running[i]->params,
+				   running[i]->args.params_len);
+		comma = ",";
+	}
+	for (i = 1; i <= kept; i++) {
+		const struct ekiden_past_instance *past = &policy_slot->past[(policy_slot->nr_past - i) % EKIDEN_PAST_INSTANCES];
+
+		if (room < at + instance_len(min_t(size_t, past->params_len, SZ_1K)))
+			goto out;
+		at += scnprintf(to + at, size - at, "%s", comma);
+		at += put_instance(to + at, size - at, past->number, past->name, past->params, past->params_len);
+		comma = ",";
+	}
+out:
+	return at + scnprintf(to + at, size - at, "]");
+}
+
 static int put_policy_slot(char *to, size_t size, u32 number)
 {
 	const struct ekiden_policy_slot *policy_slot = &ekiden_running.policy_slots[number];
@@ -72,6 +123,7 @@ static int put_policy_slot(char *to, size_t size, u32 number)
 			policy_slot->access == EKIDEN_CREATE_OPEN || ekiden_is_default(policy_slot) ? "true" : "false");
 	at += put_text(to + at, size - at, "params", policy_slot->now->params,
 		       min_t(size_t, policy_slot->now->args.params_len, SZ_1K));
+	at += put_instances(to + at, size - at, policy_slot);
 	at += ekiden_put_queues(to + at, size - at, number);
 	if (policy_slot->faulted_ns)
 		at += scnprintf(to + at, size - at, ",\"faulted_ns\":%llu", policy_slot->faulted_ns);

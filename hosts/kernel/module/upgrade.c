@@ -26,6 +26,7 @@ static s64 take_over(void *data)
 	takeover->to->host.fault = ekiden_running_host.fault;
 	/* Counted whether it is recorded or not: what is recorded later is of this one. */
 	policy_slot->call_log.instance = ekiden_next_instance();
+	takeover->to->number = policy_slot->call_log.instance;
 	if (policy_slot->call_log_runs) {
 		ekiden_run_call_log(policy_slot, policy_slot->now, EKIDEN_CALL_LOG_STOP);
 		ekiden_run_call_log(policy_slot, takeover->to, takeover->what);
@@ -241,6 +242,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		swap(old->arena, next->arena);
 	else
 		ret = ekiden_introduce_tasks();
+	ekiden_remember_instance(policy_slot, old);
 	ekiden_free_instance(old);
 	return ret;
 }

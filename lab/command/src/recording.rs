@@ -8,8 +8,8 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ekiden_loader::{CallLog, Drain, Kept};
-use ekiden_recording::{Header, Instance};
+use ekiden_loader::{CallLog, Drain, Kept, NumberedInstance};
+use ekiden_recording::Header;
 
 use crate::failure::{Exit, Failure};
 
@@ -32,9 +32,9 @@ impl ToFile {
         path: &Path,
         call_log: CallLog,
         header: &Header,
-        takes_over: impl FnMut() -> ekiden_loader::Result<Option<(u32, Instance)>> + Send + 'static,
+        instances: impl FnMut() -> ekiden_loader::Result<Vec<NumberedInstance>> + Send + 'static,
     ) -> Result<Self> {
-        Ok(Self { drain: Drain::of(call_log, header, create(path)?, takes_over)? })
+        Ok(Self { drain: Drain::of(call_log, header, create(path)?, instances)? })
     }
 
     /// An error if it has ended by itself.

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_loader::{
-    Access, Beside, CallLog, Config, LoadError, PolicyStatus, Prepared, Scope, Session, dump, header, loaded,
-    needs_root, sysfs, unload, unload_all,
+    Access, Beside, CallLog, Config, LoadError, NumberedInstance, PolicyStatus, Prepared, Scope, Session, dump, header,
+    loaded, needs_root, sysfs, unload, unload_all,
 };
 use ekiden_recording::Header;
 use ekiden_vm::preflight_running;
@@ -116,7 +116,7 @@ impl Plan {
                 call_log: RefCell::new(CallLog::open(
                     recorded(session.slot())?.as_ref().ok_or(LoadError::NothingRuns)?,
                 )?),
-                header: header(Some(session.slot()), "flight recorder")?.0,
+                told: header(Some(session.slot()), "flight recorder")?,
                 directory: self.flights.clone(),
             }),
         };
@@ -172,10 +172,10 @@ pub fn save_flights(directory: &Path) -> Vec<PathBuf> {
 
 fn save_flight_of(policy: &PolicyStatus, directory: &Path) -> Result<PathBuf> {
     let mut call_log = CallLog::open(policy)?;
-    let header = header(Some(policy.slot), "flight recorder, when a CPU was wasted")?.0;
+    let (header, instances) = header(Some(policy.slot), "flight recorder, when a CPU was wasted")?;
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (file, path) = flights::create(directory, &format!("{}-{at}.ekirec", policy.policy))?;
-    dump(&mut call_log, &header, file, false)?;
+    dump(&mut call_log, &header, &instances, file, false)?;
     Ok(path)
 }
 
@@ -192,20 +192,21 @@ pub struct Held {
 pub struct Flight {
     /// Where the calls are read from.
     pub call_log: RefCell<CallLog>,
-    /// What the file says of them at its beginning.
-    pub header: Header,
+    /// What the file says of them at its beginning, and the instances of which there may be calls.
+    pub told: (Header, Vec<NumberedInstance>),
     /// Where the file is put.
     pub directory: PathBuf,
 }
 
 impl Flight {
-    /// Saves the newest calls, of what the header says or `newest`. That it cannot be done is said, and does not stand in the
-    /// way of anything.
-    pub fn save(&self, fault: &LastFault, newest: Option<&Header>) -> Option<PathBuf> {
-        let Self { call_log, header, directory } = self;
+    /// Saves the newest calls, of what was told at first, or what is told by now. That it cannot be done is said, and does not stand in
+    /// the way of anything.
+    pub fn save(&self, fault: &LastFault, newest: Option<&(Header, Vec<NumberedInstance>)>) -> Option<PathBuf> {
+        let Self { call_log, told, directory } = self;
+        let (header, instances) = newest.unwrap_or(told);
         let saved =
             flights::create(directory, &format!("{}-{}.ekirec", fault.policy, fault.at)).and_then(|(file, path)| {
-                dump(&mut call_log.borrow_mut(), newest.unwrap_or(header), file, true)?;
+                dump(&mut call_log.borrow_mut(), header, instances, file, true)?;
                 Ok(path)
             });
         match saved {
@@ -228,7 +229,7 @@ impl Held {
         if let LoadError::TakenOut(reason) | LoadError::TakenOutOfSeveral(reason) = &error {
             let mut fault = LastFault::now(&self.policy(), reason);
             // The newest calls are of the one that has taken over since.
-            let newest = header(Some(self.session.slot()), "flight recorder").ok().map(|(header, _)| header);
+            let newest = header(Some(self.session.slot()), "flight recorder").ok();
             fault.recording = self.flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
             if let Err(error) = fault.keep() {
                 eprintln!("ekiden: why the policy ended could not be kept for `ekiden status`: {error:#}");

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
-use crate::{Panics, Part, StormOfAll};
+use crate::{Panics, Part, StormOfAll, To};
 
 /// A guest test, and how much of it.
 #[derive(Clone, Debug, PartialEq, Subcommand, Serialize, Deserialize)]
@@ -216,23 +216,13 @@ pub enum GuestTest {
         seconds: u64,
     },
     /// Saves the last calls of a policy that panics.
-    Flown {
-        /// The file to write.
-        #[arg(long)]
-        to: PathBuf,
-    },
+    Flown(To),
+    /// Policies take over from each other while their calls are recorded, and what the flight recorder has of it is saved.
+    TakenOver(To),
     /// Switches recording off and on.
-    Switched {
-        /// The file to write.
-        #[arg(long)]
-        to: PathBuf,
-    },
+    Switched(To),
     /// Records a thread that is woken up by another one.
-    Woken {
-        /// The file to write.
-        #[arg(long)]
-        to: PathBuf,
-    },
+    Woken(To),
     /// Control groups: shares, limits, cpusets, moves.
     Groups {
         /// The policy; without one, what the kernel's own scheduler makes of it.

@@ -52,6 +52,14 @@ pub struct Arguments {
     asked: Asked,
 }
 
+/// Where the recording of a guest test goes.
+#[derive(Clone, Debug, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub struct To {
+    /// The file to write.
+    #[arg(long)]
+    pub to: PathBuf,
+}
+
 #[derive(Subcommand)]
 enum Asked {
     #[command(flatten)]

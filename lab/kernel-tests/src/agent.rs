@@ -51,7 +51,7 @@ pub(crate) fn works(messages: u32, rounds: usize, only: Option<&str>, recordings
         let agent = Agent::start(&config, linked.make)?;
         let call_log = agent.call_log()?.context("there is no call log")?;
         let file = File::create(recordings.join(format!("{}.ekirec", linked.name)))?;
-        let drain = Drain::of(call_log, &agent.header("agent-works")?, file, agent.successors())?;
+        let drain = Drain::of(call_log, &agent.header("agent-works")?, file, agent.tells_instances())?;
         works_under(&agent, rounds).with_context(|| format!("under {}", linked.name))?;
         agent.check().with_context(|| format!("at the end, under {}", linked.name))?;
         let (was_scheduler, counts) = (agent.is_running(), agent.counts());
@@ -111,7 +111,7 @@ pub(crate) fn holds(policy: &str, params: &str, flight: &Path) -> Result<()> {
     loop {
         pause(20);
         if let Err(error) = agent.check() {
-            dump(&mut call_log, &header, File::create(flight)?, true)?;
+            dump(&mut call_log, &header, &agent.instances(), File::create(flight)?, true)?;
             println!("{error}");
             return Ok(());
         }

@@ -41,7 +41,8 @@ pub(crate) fn upgrades(rounds: usize, recording: &Path) -> Result<()> {
     let config = Config { call_log_records: CALL_LOG_RECORDS, ..Config::new(first.name) };
     let agent = Agent::start(&config, first.make)?;
     let call_log = agent.call_log()?.context("there is no call log")?;
-    let drain = Drain::of(call_log, &agent.header("agent-upgrades")?, File::create(recording)?, agent.successors())?;
+    let drain =
+        Drain::of(call_log, &agent.header("agent-upgrades")?, File::create(recording)?, agent.tells_instances())?;
     let mut messaging = messaging()?;
     let workers: Vec<Worker> =
         ["spin", "spin", "yield", "nap", "nap", "forks"].into_iter().map(Worker::start).collect::<Result<_>>()?;

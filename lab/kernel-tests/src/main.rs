@@ -44,7 +44,7 @@ mod watches;
 use std::thread;
 
 use clap::Parser as _;
-use ekiden_guest_test::{Arguments, GuestTest, Request};
+use ekiden_guest_test::{Arguments, GuestTest, Request, To};
 
 fn main() -> anyhow::Result<()> {
     let Request { modules, guest_test } = Arguments::parse().request()?;
@@ -120,9 +120,10 @@ fn main() -> anyhow::Result<()> {
         GuestTest::Leaving => guest_tests::leaving(modules),
         GuestTest::Away { policy } => guest_tests::away(modules, &policy),
         GuestTest::Recorded { policy, to, seconds } => recordings::recorded(modules, &policy, &to, seconds),
-        GuestTest::Flown { to } => recordings::flown(modules, &to),
-        GuestTest::Switched { to } => recordings::switched(modules, &to),
-        GuestTest::Woken { to } => recordings::woken(modules, &to),
+        GuestTest::Flown(To { to }) => recordings::flown(modules, &to),
+        GuestTest::TakenOver(To { to }) => recordings::taken_over(modules, &to),
+        GuestTest::Switched(To { to }) => recordings::switched(modules, &to),
+        GuestTest::Woken(To { to }) => recordings::woken(modules, &to),
         GuestTest::Groups { policy } => groups::groups(modules, policy.as_deref()),
         GuestTest::Grouped { policy } => groups::grouped(modules, &policy),
         GuestTest::Followed { ekiden } => commands::followed(modules, &ekiden),

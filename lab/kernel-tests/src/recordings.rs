@@ -12,10 +12,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use ekiden_loader::{CallLog, Config, Drain, LoadError, Session, Status, dump, header};
+use ekiden_loader::{CallLog, Config, Drain, Kept, LoadError, Session, Status, Succession, dump, header, load_beside};
 use serde::Serialize;
 
-use crate::{guest_tests::config, load};
+use crate::{
+    guest_tests::{config, module_name, module_of},
+    load,
+};
 
 #[derive(Serialize)]
 struct Recorded {
@@ -77,7 +80,7 @@ pub(crate) fn flown(modules: &Path, to: &Path) -> Result<()> {
     let mut config = config(modules, "faulty");
     config.params = format!("call={} after=200", ekiden::Call::TaskWakeup as u32);
     let session = Session::start(&config)?;
-    let (mut call_log, (header, _)) =
+    let (mut call_log, (header, instances)) =
         (CallLog::open(Status::read()?.unwrap_or_default().find(None)?)?, header(None, "flight recorder")?);
     let start = Instant::now();
     while session.is_running() && start.elapsed() < Duration::from_secs(20) {
@@ -85,8 +88,48 @@ pub(crate) fn flown(modules: &Path, to: &Path) -> Result<()> {
     }
     let fault = Status::read()?.unwrap_or_default().fault;
     drop(session);
-    let kept = dump(&mut call_log, &header, File::create(to)?, true)?;
+    let kept = dump(&mut call_log, &header, &instances, File::create(to)?, true)?;
     println!("{}", serde_json::to_string(&Flown { fault, records: kept.records })?);
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct TakenOver {
+    /// What the flight recorder had, and what a reader has kept.
+    dumped: u64,
+    kept: u64,
+    lost: u64,
+}
+
+/// Policies take over from each other, two of them in one moment. All that is recorded goes to one file, beside it the flight recorder to another.
+pub(crate) fn taken_over(modules: &Path, to: &Path) -> Result<()> {
+    let mut config = config(modules, "fifo");
+    config.call_log_records = 1 << 16;
+    let session = Session::start(&config)?;
+    load_beside(&module_of(modules, "wfq"))?;
+    let drain = Drain::start(File::create(to.with_extension("kept"))?, None, false, "policies that take over")?;
+    let load = || -> Result<()> {
+        let output = Command::new("ekiden-load").args(["pipe", "--round-trips", "300"]).output();
+        let Output { status, stderr, .. } = output.context("cannot run a load")?;
+        ensure!(status.success(), "the load failed: {status}: {}", String::from_utf8_lossy(&stderr));
+        Ok(session.check()?)
+    };
+    let next = |module, params| Succession { module, params, ..Succession::default() };
+    let (fifo, wfq) = (module_name("fifo"), module_name("wfq"));
+    load()?;
+    session.control().upgrade(&next(Some(&wfq), "slice_min_us=1500"))?;
+    session.control().upgrade(&next(None, "slice_min_us=2500 wakeup_us=100"))?;
+    load()?;
+    session.control().upgrade(&next(Some(&fifo), ""))?;
+    session.control().upgrade(&next(Some(&wfq), "slice_min_us=700"))?;
+    session.control().upgrade(&next(Some(&fifo), ""))?;
+    load()?;
+    let Kept { records: kept, lost, .. } = drain.stop()?;
+    let mut call_log = CallLog::open(Status::read()?.unwrap_or_default().find(None)?)?;
+    let (header, instances) = header(None, "flight recorder")?;
+    let dumped = dump(&mut call_log, &header, &instances, File::create(to)?, false)?.records;
+    drop(session);
+    println!("{}", serde_json::to_string(&TakenOver { dumped, kept, lost })?);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::{
 use ekiden_contain::contained;
 use ekiden_engine::Totals;
 use ekiden_host::{Knows, Surrounded, abi::ABI_VERSION};
-use ekiden_loader::{LoadError, PolicyStatus, Result, Status, Upgrade, saved_most};
+use ekiden_loader::{LoadError, NumberedInstance, PolicyStatus, Result, Status, Upgrade, saved_most};
 use ekiden_recording::{Instance, Mark};
 
 use super::{Agent, PATIENCE};
@@ -22,13 +22,17 @@ use crate::{
 /// How long the agent's thread may take to answer until it is called again.
 const ASKS_AGAIN: Duration = Duration::from_millis(10);
 
+/// How many instances the status tells of, the newest ones, and how long their parameters are at most.
+const TOLD_MOST: usize = 32;
+const PARAMS_MOST: usize = 1 << 10;
+
 /// The policies that were to take over, the first one among them, and how it went.
 pub(super) struct Instances(Mutex<Had>);
 
 struct Had {
     instances: Vec<Instance>,
-    /// How many of them a recording has heard of.
-    told: usize,
+    /// Those that have not taken over, and will not.
+    never: Vec<usize>,
     /// The place of the instance that decides.
     now: usize,
     upgrades: u64,
@@ -37,10 +41,9 @@ struct Had {
 }
 
 impl Instances {
-    /// A recording has this one in its header.
     pub(super) fn of(first: Instance) -> Self {
         let instances = vec![first];
-        Self(Mutex::new(Had { instances, told: 1, now: 0, upgrades: 0, wait_ns: 0, wait_ns_max: 0 }))
+        Self(Mutex::new(Had { instances, never: Vec::new(), now: 0, upgrades: 0, wait_ns: 0, wait_ns_max: 0 }))
     }
 
     fn had(&self) -> MutexGuard<'_, Had> {
@@ -62,11 +65,21 @@ impl Had {
         self.wait_ns_max = self.wait_ns_max.max(wait_ns);
     }
 
-    /// The next one of which a recording has not heard.
-    fn tell(&mut self) -> Option<(u32, Instance)> {
-        let next = self.instances.get(self.told)?.clone();
-        self.told += 1;
-        Some((number_of(self.told - 1) as u32, next))
+    /// Those from a place on to which calls may belong, the oldest first. One that is about to take over is among them.
+    fn from(&self, place: usize) -> Vec<NumberedInstance> {
+        let all = self.instances.iter().enumerate().skip(place).filter(|(place, _)| !self.never.contains(place));
+        all.map(|(place, instance)| NumberedInstance::new(number_of(place) as u32, instance)).collect()
+    }
+
+    /// What the status tells of them. Without its parameters, an instance is not known.
+    fn newest(&self) -> Vec<NumberedInstance> {
+        let mut newest = self.from(0);
+        newest.reverse();
+        newest.truncate(TOLD_MOST);
+        for instance in newest.iter_mut().filter(|instance| instance.params.len() > PARAMS_MOST) {
+            (instance.name, instance.params) = (String::new(), String::new());
+        }
+        newest
     }
 }
 
@@ -100,7 +113,11 @@ impl Agent {
             }
             (Box::new(Surrounded::new(policy, EachCall(beats))), knows)
         });
-        let Some((done, figures)) = self.ask(|mind| mind.upgrade(succeed))? else { return Err(self.taken_out()) };
+        let asked = self.ask(|mind| mind.upgrade(succeed));
+        if matches!(asked, Err(LoadError::Other(_))) {
+            self.instances.had().never.push(place);
+        }
+        let Some((done, figures)) = asked? else { return Err(self.taken_out()) };
         *self.figures.lock().unwrap_or_else(PoisonError::into_inner) = figures;
         self.instances.had().took_over(place, done.wait_ns);
         Ok(done)
@@ -207,6 +224,7 @@ impl Agent {
             default: true,
             calls: calls.0,
             instance: number_of(had.now) as u32,
+            instances: had.newest(),
             upgrades: had.upgrades,
             upgrade_wait_ns: had.wait_ns,
             upgrade_wait_ns_max: had.wait_ns_max,
@@ -228,9 +246,51 @@ impl Agent {
         })
     }
 
-    /// For a recording: says of each policy that has taken over, with its number, once.
-    pub fn successors(&self) -> impl FnMut() -> Result<Option<(u32, Instance)>> + Send + use<> {
-        let instances = self.instances.clone();
-        move || Ok(instances.had().tell())
+    /// The policies of which calls may be recorded, the first one among them, the oldest first.
+    pub fn instances(&self) -> Vec<NumberedInstance> {
+        self.instances.had().from(0)
+    }
+
+    /// For a recording: says of each of them once.
+    pub fn tells_instances(&self) -> impl FnMut() -> Result<Vec<NumberedInstance>> + Send + use<> {
+        let (instances, mut told) = (self.instances.clone(), 0);
+        move || {
+            let had = instances.had();
+            let new = had.from(told);
+            told = had.instances.len();
+            Ok(new)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_instances_are_told_and_none_that_never_took_over() {
+        let instance = |number: usize| Instance { policy: "wfq".into(), params: format!("slice_min_us={number}") };
+        let instances = Instances::of(instance(1));
+        let next = |params: String| Next { policy: "wfq".into(), params, start_over: false };
+        for number in 2..=40 {
+            let place = instances.had().put(&next(instance(number).params));
+            instances.had().took_over(place, 1);
+        }
+        let place = instances.had().put(&next("refused".into()));
+        instances.had().never.push(place);
+        let place = instances.had().put(&next("x".repeat(PARAMS_MOST + 1)));
+        assert_eq!(
+            instances.had().from(39),
+            [
+                NumberedInstance::new(40, &instance(40)),
+                NumberedInstance::new(42, &Instance { policy: "wfq".into(), params: "x".repeat(PARAMS_MOST + 1) })
+            ]
+        );
+        let newest = instances.had().newest();
+        assert_eq!((place, newest.len()), (41, TOLD_MOST));
+        assert_eq!(
+            newest[..2],
+            [NumberedInstance::new(42, &Instance::default()), NumberedInstance::new(40, &instance(40))]
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ekiden_recording::{Header, Host, Instance, Record, RecordingError, RecordingWriter};
+use ekiden_recording::{FirstCalls, FirstMark, Header, Host, Instance, Record, RecordingError, RecordingWriter};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,
@@ -22,7 +22,7 @@ use nix::{
 use crate::{
     call_log::{CallLog, now_ns},
     error::{LoadError, Result},
-    status::{PolicyStatus, Status},
+    status::{NumberedInstance, PolicyStatus, Status},
 };
 
 /// How often the reader looks how full the rings are, and how long it lets records wait at most.
@@ -67,16 +67,30 @@ impl Drain {
     /// Without permission, if no policy runs or it has no flight recorder, or if the file cannot be written.
     pub fn start(file: File, slot: Option<u32>, from_now: bool, workload: &str) -> Result<Self> {
         let policy = recorded(&Status::read()?.unwrap_or_default(), slot)?.clone();
+        let slot = policy.slot;
         let mut call_log = CallLog::open(&policy)?;
-        if from_now {
-            call_log.skip();
-        }
-        let (header, number) = header(slot, workload)?;
-        let (slot, mut known) = (policy.slot, number);
-        Self::begin(call_log, &header, file, move || new_instance(slot, &mut known))
+        let mut known = 0;
+        let header = loop {
+            let policy = policy_in(slot)?;
+            let header = header(Some(slot), workload)?.0;
+            if from_now {
+                call_log.skip();
+            }
+            // What is skipped tells of no policy that takes over meanwhile.
+            if !from_now || policy_in(slot)?.instance == policy.instance {
+                break header;
+            }
+        };
+        Self::begin(call_log, &header, file, move || {
+            // The policy may be gone, and what it was asked last is still to come. Without what it is its calls could not be replayed, so a status
+            // that cannot be read ends the recording.
+            let policies = Status::read()?.unwrap_or_default().policies;
+            let policy = policies.iter().find(|policy| policy.slot == slot);
+            Ok(policy.map(|policy| policy.newer_than(&mut known)).unwrap_or_default())
+        })
     }
 
-    /// Records what is written to a call log. `takes_over` says of each instance that has taken over, with its number, once.
+    /// Records what is written to a call log. `instances` says of each instance once what it is, the first ones among them, in their order.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -84,24 +98,25 @@ impl Drain {
         call_log: CallLog,
         header: &Header,
         file: File,
-        takes_over: impl FnMut() -> Result<Option<(u32, Instance)>> + Send + 'static,
+        instances: impl FnMut() -> Result<Vec<NumberedInstance>> + Send + 'static,
     ) -> Result<Self> {
-        Self::begin(call_log, header, file, takes_over)
+        Self::begin(call_log, header, file, instances)
     }
 
     fn begin(
         mut call_log: CallLog,
         header: &Header,
         file: File,
-        mut takes_over: impl FnMut() -> Result<Option<(u32, Instance)>> + Send + 'static,
+        mut instances: impl FnMut() -> Result<Vec<NumberedInstance>> + Send + 'static,
     ) -> Result<Self> {
+        let of_header = header.instance.clone();
         let writer = RecordingWriter::new(BufWriter::new(file), header).map_err(cannot)?;
         let (pieces, to_write) = sync_channel(PIECES_MAX);
         let writer = thread_named("ekiden-write", move || write(writer, &to_write))?;
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
         let drain = move || {
-            let read = read(&mut call_log, &pieces, &ends, &mut takes_over);
+            let read = read(&mut call_log, &of_header, &pieces, &ends, &mut instances);
             drop(pieces);
             // Where it has ended by itself, it knows why.
             let written = writer.join().unwrap_or_else(|_| Err(LoadError::Other("what writes has panicked".into())))?;
@@ -126,18 +141,45 @@ impl Drain {
     }
 }
 
-/// Writes down what the flight recorder has. `is_over` says that the policy is asked no more.
+/// Writes down what the flight recorder has, of these instances, whose newest is that of the header. `is_over` says that the policy is asked no more.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn dump(call_log: &mut CallLog, header: &Header, file: File, is_over: bool) -> Result<Kept> {
+pub fn dump(
+    call_log: &mut CallLog,
+    header: &Header,
+    instances: &[NumberedInstance],
+    file: File,
+    is_over: bool,
+) -> Result<Kept> {
     let mut writer = RecordingWriter::new(BufWriter::new(file), header).map_err(cannot)?;
     let until_ns = now_ns();
     if !is_over {
         thread::sleep(Duration::from_nanos(SETTLED_NS));
     }
-    pass(call_log, &mut writer, until_ns)?;
+    let mut first = FirstMark::default();
+    let drained = call_log.drain(|cpu, number, records| {
+        first.look(records);
+        writer.block(cpu, number, records)
+    });
+    drained.map_err(cannot)?;
+    writer.before_marks(before_marks(first, instances, &header.instance).as_ref()).map_err(cannot)?;
+    for instance in instances {
+        writer.instance(instance.number.into(), &instance.instance()).map_err(cannot)?;
+    }
+    writer.pass(until_ns).map_err(cannot)?;
     Ok(Kept { lost: call_log.lost(), ..finish(writer)? })
+}
+
+/// Of which instance the calls before the first mark are, if that is known.
+fn before_marks(first: FirstMark, known: &[NumberedInstance], newest: &Instance) -> Option<Instance> {
+    match first.calls_before(known.iter().map(|known| known.number.into())) {
+        FirstCalls::Newest => Some(newest.clone()),
+        FirstCalls::Of(number) => {
+            known.iter().find(|known| u64::from(known.number) == number).map(NumberedInstance::instance)
+        }
+        FirstCalls::Unknown => None,
+    }
 }
 
 /// The policy in a policy slot, or the default one.
@@ -148,16 +190,19 @@ pub(crate) fn recorded(status: &Status, slot: Option<u32>) -> Result<&PolicyStat
     }
 }
 
-/// The header of a recording of the policy in a policy slot, or of the default one, and the number of its instance.
+fn policy_in(slot: u32) -> Result<PolicyStatus> {
+    recorded(&Status::read()?.unwrap_or_default(), Some(slot)).cloned()
+}
+
+/// The header of a recording of the policy in a policy slot, or of the default one, and the instances of which there may be calls.
 ///
 /// # Errors
 /// If no policy runs, or the topology cannot be read.
-pub fn header(slot: Option<u32>, workload: &str) -> Result<(Header, u32)> {
+pub fn header(slot: Option<u32>, workload: &str) -> Result<(Header, Vec<NumberedInstance>)> {
     let status = Status::read()?.unwrap_or_default();
     let policy = recorded(&status, slot)?;
-    let instance = Instance { policy: policy.policy.clone(), params: policy.params.clone() };
-    let header = header_of(Host::Kernel, instance, status.capacity as u32, workload)?;
-    Ok((header, policy.instance))
+    let header = header_of(Host::Kernel, policy.of_now(), status.capacity as u32, workload)?;
+    Ok((header, policy.all_instances()))
 }
 
 /// The header of a recording of this machine that begins now.
@@ -193,23 +238,13 @@ fn stay_apart() {
     }
 }
 
-/// The instance that has taken over since the last time, if one has. Without that its calls could not be replayed, so a status that
-/// cannot be read ends the recording.
-fn new_instance(slot: u32, known: &mut u32) -> Result<Option<(u32, Instance)>> {
-    let policies = Status::read()?.unwrap_or_default().policies;
-    // The policy may be gone, and what it was asked last is still to come.
-    let policy = policies.into_iter().find(|policy| policy.slot == slot && policy.instance != *known);
-    Ok(policy.map(|policy| {
-        *known = policy.instance;
-        (policy.instance, Instance { policy: policy.policy, params: policy.params })
-    }))
-}
-
 /// A piece of the recording for the thread that writes the file.
 enum Piece {
     /// Records of a CPU, with the number of the first one.
     Records(u32, u64, Vec<Record>),
     Instance(u32, Instance),
+    /// The instance to which the calls before the first mark belong, if it is known.
+    BeforeMarks(Option<Instance>),
     /// Everything is there that was before this time.
     Pass(u64),
 }
@@ -220,13 +255,15 @@ struct Ended;
 /// Reads the rings until `ends` is set, or until the thread that writes has ended.
 fn read(
     call_log: &mut CallLog,
+    of_header: &Instance,
     pieces: &SyncSender<Piece>,
     ends: &AtomicBool,
-    takes_over: &mut impl FnMut() -> Result<Option<(u32, Instance)>>,
+    instances: &mut impl FnMut() -> Result<Vec<NumberedInstance>>,
 ) -> Result<()> {
     stay_apart();
     let hand_over = |piece| pieces.send(piece).map_err(|_| Ended);
     let mut last = Instant::now();
+    let mut first = Some(FirstMark::default());
     loop {
         let ends = ends.load(Relaxed);
         if ends {
@@ -235,19 +272,21 @@ fn read(
         }
         if ends || call_log.fullest() > FULL || last.elapsed() > WAIT_MAX {
             let until_ns = now_ns().saturating_sub(SETTLED_NS);
-            let mut handed_over = Ok(());
-            while let (Ok(()), Some((number, instance))) = (&handed_over, takes_over()?) {
-                handed_over = hand_over(Piece::Instance(number, instance));
-            }
-            let handed_over = handed_over.and_then(|()| {
-                call_log.drain(|cpu, first, records| {
-                    let mut firsts = (first..).step_by(PIECE);
-                    records
-                        .chunks(PIECE)
-                        .zip(&mut firsts)
-                        .try_for_each(|(records, first)| hand_over(Piece::Records(cpu, first, records.to_vec())))
-                })
+            let handed_over = call_log.drain(|cpu, number, records| {
+                if let Some(first) = &mut first {
+                    first.look(records);
+                }
+                let mut firsts = (number..).step_by(PIECE);
+                records
+                    .chunks(PIECE)
+                    .zip(&mut firsts)
+                    .try_for_each(|(records, number)| hand_over(Piece::Records(cpu, number, records.to_vec())))
             });
+            // Only now: whatever has left a mark by then is told of in this pass.
+            let new = instances()?;
+            let before = first.take().map(|first| Piece::BeforeMarks(before_marks(first, &new, of_header)));
+            let new = new.iter().map(|new| Piece::Instance(new.number, new.instance()));
+            let handed_over = handed_over.and_then(|()| before.into_iter().chain(new).try_for_each(hand_over));
             if handed_over.and_then(|()| hand_over(Piece::Pass(until_ns))).is_err() {
                 return Ok(());
             }
@@ -266,17 +305,12 @@ fn write(mut writer: RecordingWriter<BufWriter<File>>, pieces: &Receiver<Piece>)
         match piece {
             Piece::Records(cpu, first, records) => writer.block(cpu, first, &records),
             Piece::Instance(number, instance) => writer.instance(number.into(), &instance),
+            Piece::BeforeMarks(instance) => writer.before_marks(instance.as_ref()),
             Piece::Pass(until_ns) => writer.pass(until_ns),
         }
         .map_err(cannot)?;
     }
     finish(writer)
-}
-
-/// Whatever there is by now, which is everything up to `until_ns`.
-fn pass(call_log: &mut CallLog, writer: &mut RecordingWriter<impl Write>, until_ns: u64) -> Result<()> {
-    call_log.drain(|cpu, first, records| writer.block(cpu, first, records)).map_err(cannot)?;
-    writer.pass(until_ns).map_err(cannot)
 }
 
 /// A reader of the recording finds out which records are lost.

@@ -38,6 +38,8 @@ pub use finding::{Finding, scheduler};
 pub use live::{Evidence, LiveChecker, LookCounts, Pause, SAMPLE, Sum};
 pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use recorded::{Raw, Recording};
-pub use status::{Counts, HintCounts, HintQueues, HintType, HintTypes, OpenQueue, PolicyStatus, Status, Stops};
+pub use status::{
+    Counts, HintCounts, HintQueues, HintType, HintTypes, NumberedInstance, OpenQueue, PolicyStatus, Status, Stops,
+};
 pub use tasks::{Followed, Who, choose};
 pub use waits::{Waits, Whom};

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use ekiden_host::Figure;
+use ekiden_recording::Instance;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -108,6 +109,9 @@ pub struct PolicyStatus {
     /// Which instance of a policy it is, since `ekiden.ko` was loaded.
     #[serde(default)]
     pub instance: u32,
+    /// It and those that have run in its place before it, as far as they are known, the newest first; none is missing in between.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<NumberedInstance>,
     /// How often the counter counts in a millisecond that the times of calls are of; 0 if they are of the monotonic clock.
     #[serde(default)]
     pub ticks_khz: u32,
@@ -168,9 +172,55 @@ pub struct PolicyStatus {
 }
 
 impl PolicyStatus {
+    /// The policy with its parameters.
+    pub fn of_now(&self) -> Instance {
+        Instance { policy: self.policy.clone(), params: self.params.clone() }
+    }
+
+    /// What is known of instances of which calls may be recorded, the oldest first.
+    pub fn all_instances(&self) -> Vec<NumberedInstance> {
+        let mut all = self.instances.clone();
+        all.sort_by_key(|instance| instance.number);
+        if all.is_empty() {
+            all.push(NumberedInstance::new(self.instance, &self.of_now()));
+        }
+        all
+    }
+
+    /// Those with a number above `known`, which becomes that of the newest.
+    pub fn newer_than(&self, known: &mut u32) -> Vec<NumberedInstance> {
+        let newer: Vec<_> = self.all_instances().into_iter().filter(|instance| instance.number > *known).collect();
+        *known = newer.last().map_or(*known, |newest| newest.number);
+        newer
+    }
+
     /// How long ago it was taken out, if it was.
     pub fn faulted_ago(&self) -> Option<Duration> {
         self.faulted_ns.map(|faulted_ns| Duration::from_nanos(now_ns().saturating_sub(faulted_ns)))
+    }
+}
+
+/// An instance of a policy that runs in a place, or has run there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedInstance {
+    /// The number by which recordings know it.
+    pub number: u32,
+    /// The policy; nothing if that is not known.
+    pub name: String,
+    /// Its parameters, as they were given.
+    #[serde(default)]
+    pub params: String,
+}
+
+impl NumberedInstance {
+    /// The instance of this number.
+    pub fn new(number: u32, instance: &Instance) -> Self {
+        Self { number, name: instance.policy.clone(), params: instance.params.clone() }
+    }
+
+    /// It without its number.
+    pub fn instance(&self) -> Instance {
+        Instance { policy: self.name.clone(), params: self.params.clone() }
     }
 }
 

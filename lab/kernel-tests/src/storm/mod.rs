@@ -23,7 +23,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden_guest_test::StormOfAll;
-use ekiden_loader::{Beside, CallLog, Config, Session, Status, dump, header, loaded, unload, unload_all};
+use ekiden_loader::{
+    Beside, CallLog, Config, NumberedInstance, Session, Status, dump, header, loaded, unload, unload_all,
+};
 use ekiden_recording::Header;
 use serde::Serialize;
 
@@ -97,7 +99,7 @@ struct Storm {
     waits: Waited,
     took_ms_max: BTreeMap<&'static str, u64>,
     /// What the policies in these policy slots were asked lately.
-    call_logs: BTreeMap<u32, (CallLog, Header)>,
+    call_logs: BTreeMap<u32, (CallLog, (Header, Vec<NumberedInstance>))>,
     canaries: [Canary; 3],
     /// One for each CPU: if it waits, the CPU stands still, and no policy can do anything about it.
     of_cpus: Vec<Canary>,
@@ -400,15 +402,17 @@ impl Storm {
     fn join(&mut self, session: Session) -> Result<()> {
         let (slot, status) = (session.slot(), Status::read()?.unwrap_or_default());
         let policy = status.policies.iter().find(|policy| policy.slot == slot).context("a policy came and went")?;
-        self.call_logs.insert(slot, (CallLog::open(policy)?, header(Some(slot), "a storm")?.0));
+        self.call_logs.insert(slot, (CallLog::open(policy)?, header(Some(slot), "a storm")?));
         self.sessions.push(session);
         Ok(())
     }
 
     /// To see later what went wrong.
     fn save_call_logs(&mut self) -> Result<()> {
-        for (slot, (call_log, header)) in &mut self.call_logs {
-            dump(call_log, header, File::create(format!("/host/slot-{slot}.ekirec"))?, true)?;
+        for (slot, (call_log, then)) in &mut self.call_logs {
+            let now = header(Some(*slot), "a storm").ok();
+            let (header, instances) = now.as_ref().unwrap_or(then);
+            dump(call_log, header, instances, File::create(format!("/host/slot-{slot}.ekirec"))?, true)?;
         }
         Ok(())
     }

@@ -237,6 +237,9 @@ fn ekiden_upgrades_the_policy_of_an_agent_and_shows_how_it_fares(guest: &TestGue
         /lab/programs/ekiden record -o /host/recorded.ekirec --json -- /lab/programs/ekiden upgrade fifo > /tmp/said
         echo "recorded $(tr -d '\n' < /tmp/said | sed 's/.*{/{/')"
         /lab/programs/ekiden upgrade wfq > /dev/null
+        echo "later $(/lab/programs/ekiden record -o /host/later.ekirec --dump --json | tr -d '\n')"
+        /lab/programs/ekiden record -o /host/twice.ekirec --json -- sh -c '/lab/programs/ekiden upgrade fifo; /lab/programs/ekiden upgrade wfq --set slice_min_us=1200' > /tmp/said
+        echo "twice $(tr -d '\n' < /tmp/said | sed 's/.*{/{/')"
         echo "status $(/lab/programs/ekiden status --json | tr -d '\n')"
         /lab/programs/ekiden status | sed 's/^/words /'
         /lab/programs/ekiden status --prometheus | grep ^ekiden_picks_total | sed 's/^/prometheus /'
@@ -268,15 +271,21 @@ fn ekiden_upgrades_the_policy_of_an_agent_and_shows_how_it_fares(guest: &TestGue
     assert!(line("options ").contains("--from is for policies in the kernel"), "{said}");
     let status = json("status ");
     let policy = &status["ekiden"]["policies"][0];
-    assert_eq!((&policy["policy"], &policy["upgrades"]), (&"wfq".into(), &4.into()), "{status}");
+    assert_eq!((&policy["policy"], &policy["upgrades"]), (&"wfq".into(), &6.into()), "{status}");
     assert!(policy["picks"].as_u64().unwrap() > 100, "{status}");
-    assert!(said.contains("words policy      wfq, number 5") && said.contains("words agent       process"), "{said}");
-    assert!(said.contains("prometheus ekiden_picks_total{number=\"5\",policy=\"wfq\"}"), "{said}");
+    assert!(
+        said.contains("words policy      wfq slice_min_us=1200, number 7")
+            && said.contains("words agent       process"),
+        "{said}"
+    );
+    assert!(said.contains("prometheus ekiden_picks_total{number=\"7\",policy=\"wfq\"}"), "{said}");
     assert!(said.lines().any(|line| line.starts_with("top ") && line.contains("wfq")), "{said}");
     assert!(line("user ").contains("only root may ask"), "{said}");
     // Until another policy took over, that one's state was not known; what came then is exact from its first call on.
-    for (word, file) in [("recorded ", "recorded.ekirec"), ("dumped ", "dumped.ekirec")] {
-        let kept = json(word);
+    // What the flight recorder has is of four policies.
+    for word in ["recorded", "dumped", "later", "twice"] {
+        let file = &format!("{word}.ekirec");
+        let kept = json(&format!("{word} "));
         assert!(kept["records"].as_u64().unwrap() > 50, "{kept}");
         let outcome = ekiden_linked::replay().run(File::open(guest.host(file)).unwrap()).unwrap();
         println!("{kept} {} of {} calls, {:?}", outcome.replayed, outcome.calls, outcome.exact);

@@ -31,6 +31,7 @@ tests! {
         25 what_policies_did_in_the_kernel_is_replayed_without_a_difference,
         8 a_changed_constant_is_found_in_what_the_kernel_recorded,
         3 the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again,
+        3 calls_are_replayed_by_the_policy_that_had_them_whatever_took_over_since,
         2 a_recording_names_the_thread_on_whose_time_each_call_came,
         3 recording_is_switched_off_and_on_while_a_policy_runs,
         2 an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on,
@@ -393,6 +394,23 @@ pub(crate) fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(g
     assert!(text(&report, "fault").starts_with("planted in task_wakeup"), "{report}");
     assert!(outcome.remarks.iter().any(|remark| remark.contains("panics as it did")), "{:?}", outcome.remarks);
     assert_eq!(outcome.differences, 0);
+}
+
+fn calls_are_replayed_by_the_policy_that_had_them_whatever_took_over_since(guest: &TestGuest) {
+    let (report, _) = replayed(guest, "taken-over", ekiden_linked::replay());
+    for file in ["out.ekirec", "out.kept"] {
+        let outcome = ekiden_linked::replay().run(File::open(guest.host(file)).unwrap()).unwrap();
+        let remarks = &outcome.remarks;
+        assert_eq!(
+            (outcome.differences, outcome.not_exact),
+            (0, 0),
+            "{file}: {report} {remarks:?} {:?}",
+            outcome.first
+        );
+        assert_eq!(outcome.exact_calls, outcome.replayed, "{file}: {remarks:?} {:?}", outcome.exact);
+        // Of the last moment some CPUs have more than others.
+        assert!(outcome.replayed > 1_000 && outcome.replayed + 200 > outcome.calls, "{file}: {report} {outcome:?}");
+    }
 }
 
 fn a_recording_names_the_thread_on_whose_time_each_call_came(guest: &TestGuest) {
