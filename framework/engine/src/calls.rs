@@ -7,6 +7,7 @@ use ekiden::{Call, Calls, CpuId, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Kicks, Message, NO_CPU, RawToken, Reply};
 
+use crate::conditions::SEVERAL;
 use crate::engine::{Engine, Handling};
 use crate::fault::ContractViolationKind;
 use crate::notices::bit;
@@ -20,9 +21,9 @@ const NO_NEWS: Calls =
 
 impl<P: Policy> Engine<P> {
     #[inline]
-    pub(crate) fn message<const SINGLE: bool>(
+    pub(crate) fn message<const CASE: u8>(
         &self,
-        handling: &Handling<'_, SINGLE>,
+        handling: &Handling<'_, CASE>,
         call: Call,
         task: TaskId,
         entry: &TaskEntry,
@@ -44,9 +45,9 @@ impl<P: Policy> Engine<P> {
 
     /// Calls a policy, and applies what it asks for besides its answer. One that cannot answer is taken out.
     #[inline]
-    pub(crate) fn call<const SINGLE: bool>(
+    pub(crate) fn call<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         message: &Message,
         payload: &[u8],
@@ -56,19 +57,19 @@ impl<P: Policy> Engine<P> {
 
     /// Calls a policy and leaves the reply in the caller's memory, which saves a copy.
     #[inline]
-    pub(crate) fn call_into<'a, const SINGLE: bool>(
+    pub(crate) fn call_into<'a, const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         message: &Message,
         payload: &[u8],
         room: &'a mut MaybeUninit<Reply>,
     ) -> &'a Reply {
-        let is_news = !SINGLE && !NO_NEWS.has_number(message.call);
+        let is_news = CASE == SEVERAL && !NO_NEWS.has_number(message.call);
         if is_news && self.missed.any(bit(policy_slot.index)) {
             self.tell_missed(&mut handling.rare(), policy_slot);
         }
-        let reply = policy_slot.deliver::<SINGLE>(message, payload, room);
+        let reply = policy_slot.deliver::<CASE>(message, payload, room);
         if reply.has_more() {
             self.more(&mut handling.rare(), policy_slot, message, reply);
         } else if is_news {
@@ -148,7 +149,7 @@ impl<P: Policy> Engine<P> {
             contract_violation_in = Some(call);
             let mut message = self.message(handling, call, lost.task, entry).with_token(token(lost.task, state));
             message.cpu = state.cpu();
-            let reply = *policy_slot.deliver::<false>(&message, &[], &mut MaybeUninit::uninit());
+            let reply = *policy_slot.deliver::<SEVERAL>(&message, &[], &mut MaybeUninit::uninit());
             policy_slot.has_heard();
             if reply.has_faulted() {
                 return self.take_out_of(policy_slot, None);
@@ -160,16 +161,16 @@ impl<P: Policy> Engine<P> {
 
     /// Delivers a call that moves a token into the policy.
     #[inline(always)]
-    pub(crate) fn hand_token<const SINGLE: bool>(
+    pub(crate) fn hand_token<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         call: Call,
         task: TaskId,
         entry: &TaskEntry,
         state: State,
         flags: u32,
     ) {
-        let policy_slot = self.policy_slot_of::<SINGLE>(state);
+        let policy_slot = self.policy_slot_of::<CASE>(state);
         let mut message = self.message(handling, call, task, entry).with_token(token(task, state));
         message.cpu = state.cpu();
         message.flags = flags;
@@ -200,7 +201,7 @@ impl<P: Policy> Engine<P> {
         entry.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         // The policy knows nothing of a task that has not waited for a CPU yet.
         let state = entry.state();
-        let policy_slot = self.policy_slot_of::<false>(state);
+        let policy_slot = self.policy_slot_of::<SEVERAL>(state);
         if policy_slot.calls().has(call) && state.phase() != Phase::New && !state.is_unheard() {
             let message = self.message(handling, call, task, entry);
             self.call(handling, policy_slot, &message, &[]);
@@ -229,9 +230,9 @@ impl<P: Policy> Engine<P> {
         handling.outcome.cpu = self.call(handling, policy_slot, &message, payload).cpu as i32;
     }
 
-    pub(crate) fn tell_cpu<const SINGLE: bool>(
+    pub(crate) fn tell_cpu<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         call: Call,
         cpu: CpuId,
@@ -242,7 +243,7 @@ impl<P: Policy> Engine<P> {
 
     /// Something about a CPU that every policy may want to know.
     #[inline]
-    pub(crate) fn tell_all<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, call: Call, cpu: CpuId) {
+    pub(crate) fn tell_all<const CASE: u8>(&self, handling: &mut Handling<'_, CASE>, call: Call, cpu: CpuId) {
         for policy_slot in self.in_order() {
             if policy_slot.calls().has(call) && policy_slot.is_taken() {
                 self.tell_cpu(handling, policy_slot, call, cpu);
