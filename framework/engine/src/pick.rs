@@ -148,7 +148,7 @@ impl<P: Policy> Engine<P> {
             }
             return Some(Found::Nothing);
         }
-        if self.run(handling, policy_slot, cpu, *token, *slice_ns) {
+        if self.run(handling, policy_slot, cpu, token, *slice_ns) {
             return Some(Found::Something);
         }
         (!policy_slot.is_taken()).then_some(Found::Nothing)
@@ -212,11 +212,11 @@ impl<P: Policy> Engine<P> {
         handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         cpu: CpuId,
-        raw: RawToken,
+        raw: &RawToken,
         slice_ns: u64,
     ) -> bool {
         let Some(entry) = self.tasks.get(raw.task) else {
-            self.refuse(&mut handling.rare(), policy_slot, cpu, raw, RefusalReason::Gone, None);
+            self.refuse(&mut handling.rare(), policy_slot, cpu, *raw, RefusalReason::Gone, None);
             return false;
         };
         let seen = entry.state();
@@ -236,7 +236,7 @@ impl<P: Policy> Engine<P> {
             } else {
                 RefusalReason::WrongCpu
             };
-            self.refuse(&mut handling.rare(), policy_slot, cpu, raw, reason, Some(entry));
+            self.refuse(&mut handling.rare(), policy_slot, cpu, *raw, reason, Some(entry));
             return false;
         }
         let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(policy_slot, cpu, entry) } else { slice_ns };
@@ -368,7 +368,7 @@ impl<P: Policy> Engine<P> {
         woken: TaskId,
     ) -> bool {
         let reply = self.call(handling, policy_slot, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
-        let runs = !reply.token.is_none() && self.run(handling, policy_slot, cpu, reply.token, reply.slice_ns);
+        let runs = !reply.token.is_none() && self.run(handling, policy_slot, cpu, &reply.token, reply.slice_ns);
         if !runs || handling.outcome.task == woken {
             if CASE == SEVERAL {
                 self.has_cpu(cpu, policy_slot.index);

@@ -305,7 +305,7 @@ impl<P: Policy> Engine<P> {
                     }
                 }
             }
-            if self.run(handling, policy_slot, cpu, raw, slice_ns) {
+            if self.run(handling, policy_slot, cpu, &raw, slice_ns) {
                 return Found::Something;
             }
             if !policy_slot.is_taken() {
