@@ -5,14 +5,14 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use ekiden::{Call, Calls, CpuId, TaskId};
 use ekiden_host::Policy;
-use ekiden_host::abi::{Kicks, Message, NO_CPU, RawToken, Reply};
+use ekiden_host::abi::{Kicks, Message, NO_CPU, RawToken, Reply, enqueue_flags};
 
 use crate::conditions::SEVERAL;
 use crate::engine::{Engine, Handling};
 use crate::fault::ContractViolationKind;
 use crate::notices::bit;
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
-use crate::state::{Phase, State};
+use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{TaskEntry, token};
 
 /// Calls after which a policy that asks for nothing answers the next search for work as it would have before.
@@ -156,6 +156,41 @@ impl<P: Policy> Engine<P> {
             }
             self.apply_reply(handling, policy_slot, message.call, &reply);
             lost = reply.dropped;
+        }
+    }
+
+    /// The call for a task that comes to wait for a CPU and was not known to sleep; none if there is nothing more to do. By itself, so that
+    /// a wake-up takes one comparison.
+    #[inline(never)]
+    pub(crate) fn call_of_enqueue<const CASE: u8>(
+        &self,
+        handling: &mut Handling<'_, CASE>,
+        task: TaskId,
+        entry: &TaskEntry,
+        seen: State,
+    ) -> Option<Call> {
+        match seen.phase() {
+            Phase::Blocked => Some(Call::TaskWakeup),
+            Phase::New => Some(Call::TaskNew),
+            // It has slept in between: see `EventKind::Block`.
+            Phase::Running if handling.event.flags & enqueue_flags::WAKEUP != 0 => {
+                if UPGRADABLE {
+                    self.slept(handling, self.policy_slot_of::<CASE>(seen), task, entry);
+                }
+                Some(Call::TaskWakeup)
+            }
+            Phase::Running if seen.is_yielding() => Some(Call::TaskYield),
+            Phase::Running => Some(Call::TaskPreempt),
+            Phase::Ready | Phase::ReadyByTick => {
+                self.enqueue_again(&mut handling.rare(), task, entry, seen);
+                None
+            }
+            Phase::Free => {
+                self.transit(handling.event.cpu, entry, seen, Transition::Enqueue);
+                Some(Call::TaskNew)
+            }
+            // Just released.
+            Phase::Throttled | Phase::ThrottledByTick => None,
         }
     }
 

@@ -346,25 +346,13 @@ impl<P: Policy> Engine<P> {
             seen = entry.state();
         }
         let policy_slot = self.policy_slot_of::<CASE>(seen);
+        // What is woken up first.
         let call = match seen.phase() {
             Phase::Blocked => Call::TaskWakeup,
-            Phase::New => Call::TaskNew,
-            // It has slept in between: see `EventKind::Block`.
-            Phase::Running if event.flags & enqueue_flags::WAKEUP != 0 => {
-                if UPGRADABLE {
-                    self.slept(handling, policy_slot, task, entry);
-                }
-                Call::TaskWakeup
-            }
-            Phase::Running if seen.is_yielding() => Call::TaskYield,
-            Phase::Running => Call::TaskPreempt,
-            Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(&mut handling.rare(), task, entry, seen),
-            Phase::Free => {
-                self.transit(event.cpu, entry, seen, Transition::Enqueue);
-                Call::TaskNew
-            }
-            // Just released.
-            Phase::Throttled | Phase::ThrottledByTick => return,
+            _ => match self.call_of_enqueue(handling, task, entry, seen) {
+                Some(call) => call,
+                None => return,
+            },
         };
         if self.any_group::<CASE>() && !self.admit(&mut handling.rare(), task, entry, call, Phase::Throttled) {
             return;
@@ -404,7 +392,7 @@ impl<P: Policy> Engine<P> {
 
     /// The policy holds the task's token already: it was made to give way, or the kernel moved it.
     #[cold]
-    fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, seen: State) {
+    pub(crate) fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, seen: State) {
         let cpu = handling.event.cpu;
         // It may be allowed elsewhere by now, or has left the CPU that ran it: CPUs that could not have it are to look again.
         self.policy_slot_of::<SEVERAL>(seen).has_heard();
