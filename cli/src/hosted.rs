@@ -233,7 +233,7 @@ impl Hosted {
         let Now::Agent(in_process) = &mut *now else { return Err(anyhow!("no agent has the tasks")) };
         let agent = &mut in_process.agent;
         let old = agent.instance();
-        let saved = if goes_on(&old, next) { agent.save() } else { Ok(None) };
+        let saved = if takes_saved(&old, next) { agent.save() } else { Ok(None) };
         let saved = saved.map_err(|error| or_stays(&old.policy, error))?.unwrap_or_default();
         let moved = how(&saved);
         let plan = Plan { saved, ..self.options.plan(&with_params_of(&old, next), &modules) };
@@ -273,7 +273,8 @@ impl Hosted {
                 return Err(anyhow!("an agent has one policy, and {} runs as well; end that one first", other.policy));
             }
             let make = policies::make(&next.policy)?;
-            let saved = if goes_on(&old, next) { held.save(status.capacity as u32)? } else { None }.unwrap_or_default();
+            let saved =
+                if takes_saved(&old, next) { held.save(status.capacity as u32)? } else { None }.unwrap_or_default();
             let moved = how(&saved);
             let config = Config { saved, ..self.options.config(&with_params_of(&old, next)) };
             Ok((Agent::prepare(&config, make)?, moved))
@@ -341,8 +342,8 @@ fn with_params_of(old: &Instance, next: &Next) -> Instance {
     if keeps { old.clone() } else { Instance { policy: next.policy.clone(), params: next.params.clone() } }
 }
 
-/// Whether the next one is to go on with what the old one saves.
-fn goes_on(old: &Instance, next: &Next) -> bool {
+/// Whether the next one is to continue from what the old one saves.
+fn takes_saved(old: &Instance, next: &Next) -> bool {
     next.policy == old.policy && !next.start_over
 }
 

@@ -48,8 +48,8 @@ refused.
 
 With --to the policy takes over in the other place: in the kernel from one in an
 agent, or the other way. All tasks are new to it; the same policy keeps its
-parameters, and goes on with what it saves, if anything. The command that runs
-under it goes on. While one lets go and the other begins, the kernel's own
+parameters, and continues from what it saves, if anything. The command that runs
+under it keeps running. While one lets go and the other begins, the kernel's own
 scheduler has the tasks, for some tenths of a second. What is refused leaves the
 old policy where it is.")]
 pub(crate) struct Upgrade {
@@ -112,8 +112,8 @@ impl std::fmt::Display for Moved<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { from, to, place, moved, tasks, between_ns } = self;
         let ms = *between_ns as f64 / 1e6;
-        let goes_on = if *moved == How::Converted { "; it goes on with what was saved for it" } else { "" };
-        writeln!(f, "{to} in {place} took over from {from}: {tasks} tasks, all new to it{goes_on}")?;
+        let how = if *moved == How::Converted { "; it continues from what was saved for it" } else { "" };
+        writeln!(f, "{to} in {place} took over from {from}: {tasks} tasks, all new to it{how}")?;
         write!(f, "the kernel's own scheduler had them for {ms:.1} ms in between; `ekiden status` shows how it fares")
     }
 }

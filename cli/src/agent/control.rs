@@ -169,6 +169,10 @@ fn ask<T: DeserializeOwned>(request: &Request) -> Result<Option<T>> {
 
 /// The agent that runs, if one does that this user may ask, and that answers.
 pub(crate) fn running() -> Option<Running> {
+    // An `ekiden run` hears as well, but has nothing to say of a policy in the kernel, and may be stopped.
+    if !has_the_tasks() {
+        return None;
+    }
     ask::<Option<Running>>(&Request::Status).ok().flatten().flatten()
 }
 

@@ -58,13 +58,13 @@ impl Ring {
     /// From here on, what this thread's calls are goes there.
     pub(crate) fn begin(self, mark: Mark) {
         WRITES_TO.set(Some(self));
-        goes_on();
+        listen();
         OfAgent.write(|call_writer| call_writer.mark(now_ns(), mark, FIRST_INSTANCE));
     }
 }
 
 /// What the policy's calls learn on this thread is written down.
-fn goes_on() {
+fn listen() {
     call_log_of_thread(Some(|value| {
         OfAgent.write(|call_writer| call_writer.note(value));
         value
@@ -78,7 +78,7 @@ pub(crate) fn paused<R>(act: impl FnOnce() -> R) -> R {
     notes_of_thread(None);
     let result = act();
     if WRITES_TO.with_borrow(Option::is_some) {
-        goes_on();
+        listen();
     }
     result
 }

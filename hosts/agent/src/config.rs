@@ -38,7 +38,7 @@ pub struct Config {
     pub policy: String,
     /// Its parameters, `name=number` separated by blanks.
     pub params: String,
-    /// What a policy of this name has saved in the kernel, for this one to go on with; nothing if it begins anew.
+    /// What a policy of this name has saved in the kernel, for this one to continue from; nothing if it begins anew.
     pub saved: Vec<u8>,
     /// How many tasks there is room for. More share a part of each CPU, and the policy does not have them.
     pub max_tasks: u32,

@@ -19,7 +19,7 @@ struct ekiden_create {
 	const char *params;
 	size_t params_len;
 	const void *saved; /* what an instance of another layout or in another place has saved for this one */
-	size_t saved_len;  /* 0 if it goes on with nothing */
+	size_t saved_len;  /* 0 if it begins anew */
 	u32 max_tasks;
 	u32 error_len;
 	const struct ekiden_host_table *host;

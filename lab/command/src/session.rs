@@ -39,7 +39,7 @@ pub struct Plan {
     pub policy: String,
     /// Its parameters, as `name=value`, with spaces between.
     pub params: String,
-    /// What a policy of this name has saved in an agent, for this one to go on with.
+    /// What a policy of this name has saved in an agent, for this one to continue from.
     pub saved: Vec<u8>,
     /// Whether only tasks of class SCHED_EXT are scheduled.
     pub attached: bool,

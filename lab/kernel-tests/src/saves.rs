@@ -1,4 +1,4 @@
-//! What a policy saves in one place, another one of its name goes on with in the other.
+//! A policy continues from what another one of its name has saved in the other place.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ pub(crate) fn saves(modules: &Path) -> Result<()> {
     session.let_go();
     let mut agent = ready.start()?;
     drop(session);
-    ensure!(agent.save()?.as_ref() == Some(&saved), "the agent goes on with {:?}", agent.save()?);
+    ensure!(agent.save()?.as_ref() == Some(&saved), "the agent continues from {:?}", agent.save()?);
 
     let of_kernel = refusal(Session::prepare(&in_kernel(params(1000), wrong)))?;
     agent.check().context("after one in the kernel was refused")?;
@@ -59,7 +59,7 @@ pub(crate) fn saves(modules: &Path) -> Result<()> {
     agent.let_go();
     let session = ready.start()?;
     drop(agent);
-    ensure!(save(&session)? == saved, "the kernel goes on with something else");
+    ensure!(save(&session)? == saved, "the kernel continues from something else");
     session.check()?;
     let hint = || session.control().hint(None, Hint::Now(&1_u64.to_ne_bytes()));
     let hints = (0..10).take_while(|_| hint().is_ok()).count();

@@ -21,7 +21,7 @@ pub struct Config {
     pub policy: String,
     /// Its parameters, `name=number` separated by blanks.
     pub params: String,
-    /// What a policy of this name has saved in an agent, for this one to go on with; nothing if it begins anew.
+    /// What a policy of this name has saved in an agent, for this one to continue from; nothing if it begins anew.
     pub saved: Vec<u8>,
     /// Which tasks it gets.
     pub scope: Scope,

@@ -35,7 +35,7 @@ pub enum LoadError {
     NoMemoryLock(io::Error),
     /// A policy writes down more of itself than it may.
     #[error(
-        "there is no room for what the policy saves: 64 KiB, and 64 bytes for each task; --start-over goes on without"
+        "there is no room for what the policy saves: 64 KiB, and 64 bytes for each task; with --start-over the new one begins anew"
     )]
     NoRoomToSave,
     /// One at a time.

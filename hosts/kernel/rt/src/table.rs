@@ -124,7 +124,7 @@ pub struct CreateArgs {
     pub params_len: usize,
     /// What an instance of another layout or in another place has saved for this one.
     pub saved: *const u8,
-    /// Its length in bytes; 0 if the instance goes on with nothing.
+    /// Its length in bytes; 0 if the instance begins anew.
     pub saved_len: usize,
     /// Number of tasks that there can be at once.
     pub max_tasks: u32,
