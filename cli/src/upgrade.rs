@@ -191,7 +191,10 @@ impl Upgrade {
         let (policy, params, start_over) = (self.policy.clone(), self.set.join(" "), self.start_over);
         policies::check_params(&policy, &params)?;
         let request = match to {
-            Place::Agent => Request::ToAgent { policy, params, start_over },
+            Place::Agent => {
+                Status::read()?.unwrap_or_default().find(None)?;
+                Request::ToAgent { policy, params, start_over }
+            }
             Place::Kernel => {
                 session::kernel_is_right()?;
                 let given = self.modules.as_deref();
@@ -200,7 +203,9 @@ impl Upgrade {
                 Request::ToKernel { policy, params, start_over, modules }
             }
         };
+        let waiting = Progress::brief(format!("{} is to take over in {to}", self.policy));
         let MovedTo { from, moved, tasks, between_ns } = control::move_to(&request)?;
+        drop(waiting);
         let report = Moved { from: &from, to: &self.policy, place: to, moved, tasks, between_ns };
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);

@@ -34,6 +34,9 @@ const LINE_MOST: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWERS_IN: Duration = Duration::from_secs(15);
 
+/// How long it may take until a policy has taken over in the other place, with modules that come and go.
+const MOVES_IN: Duration = Duration::from_secs(120);
+
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -151,7 +154,7 @@ pub(crate) fn answer<T: Serialize>(stream: UnixStream, answer: impl FnOnce(Reque
 }
 
 /// Asks the agent that runs; `None` if none does that this user may ask.
-fn ask<T: DeserializeOwned>(request: &Request) -> Result<Option<T>> {
+fn ask<T: DeserializeOwned>(request: &Request, answers_in: Duration) -> Result<Option<T>> {
     if !Path::new(SOCKET).exists() {
         return Ok(None);
     }
@@ -163,7 +166,7 @@ fn ask<T: DeserializeOwned>(request: &Request) -> Result<Option<T>> {
         Err(error) => return Err(error).context("cannot ask the agent that runs"),
     };
     send(&stream, request).context("cannot ask the agent that runs")?;
-    let answer: Result<T, Refused> = receive(&stream, ANSWERS_IN).context("the agent does not answer")?;
+    let answer: Result<T, Refused> = receive(&stream, answers_in).context("the agent does not answer")?;
     answer.map(Some).map_err(|Refused { exit, message }| Failure::new(exit, message).into())
 }
 
@@ -173,7 +176,7 @@ pub(crate) fn running() -> Option<Running> {
     if !has_the_tasks() {
         return None;
     }
-    ask::<Option<Running>>(&Request::Status).ok().flatten().flatten()
+    ask::<Option<Running>>(&Request::Status, ANSWERS_IN).ok().flatten().flatten()
 }
 
 /// Whether the policy of now is one of an agent.
@@ -185,13 +188,13 @@ pub(crate) fn has_the_tasks() -> bool {
 pub(crate) fn upgrade(policy: &str, params: &str, start_over: bool) -> Result<Upgraded> {
     let request = Request::Upgrade { policy: policy.to_owned(), params: params.to_owned(), start_over };
     let nothing = "an agent has the tasks, and cannot be asked; end it, and start `ekiden agent` with the other policy";
-    ask(&request)?.ok_or_else(|| Failure::new(Exit::OldGoesOn, nothing).into())
+    ask(&request, ANSWERS_IN)?.ok_or_else(|| Failure::new(Exit::OldGoesOn, nothing).into())
 }
 
 /// Has a policy take over in the other place, of that process.
 pub(crate) fn move_to(request: &Request) -> Result<MovedTo> {
     let nothing = "the process that started the policy of now is gone, or does not hear; end the policy, and start the other one there";
-    ask(request)?.ok_or_else(|| Failure::new(Exit::OldGoesOn, nothing).into())
+    ask(request, MOVES_IN)?.ok_or_else(|| Failure::new(Exit::OldGoesOn, nothing).into())
 }
 
 fn send(mut stream: &UnixStream, what: &impl Serialize) -> Result<()> {

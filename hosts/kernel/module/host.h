@@ -212,6 +212,7 @@ const struct ekiden_policy *ekiden_find_module_policy(const char *name);
 struct ekiden_instance *ekiden_new_instance(const struct ekiden_policy *policy, const struct ekiden_create_request *request,
 					    const struct ekiden_instance *other);
 void ekiden_free_instance(struct ekiden_instance *instance);
+void ekiden_forget_saved(struct ekiden_instance *instance);
 long ekiden_policy_refused(struct ekiden_instance *instance, s64 ret, struct ekiden_text *reason);
 void *ekiden_copy_in(u64 from, size_t len);
 

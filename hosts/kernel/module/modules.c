@@ -167,6 +167,13 @@ out:
 	return ERR_PTR(ret);
 }
 
+/* It has been made. */
+void ekiden_forget_saved(struct ekiden_instance *instance)
+{
+	kvfree(instance->saved);
+	instance->saved = NULL;
+}
+
 /* The reason of a policy that could not be made or looked at. */
 long ekiden_policy_refused(struct ekiden_instance *instance, s64 ret, struct ekiden_text *reason)
 {

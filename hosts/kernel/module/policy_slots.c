@@ -432,6 +432,7 @@ long ekiden_create_policy(struct file *file, struct ekiden_create_request *reque
 		memset(policy_slot, 0, sizeof(*policy_slot));
 		return ret;
 	}
+	ekiden_forget_saved(instance);
 	policy_slot->now = instance;
 	policy_slot->access = request->flags & (EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP);
 	policy_slot->group = make_kgid(current_user_ns(), request->group);

@@ -207,6 +207,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		next->args.arena = old->args.arena;
 		next->args.arena_len = old->args.arena_len;
 	}
+	ekiden_forget_saved(next);
 	takeover.to = next;
 	/* What a version saves of itself is not on the call log: it cannot be replayed from there. */
 	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER  ? EKIDEN_CALL_LOG_HAND_OVER
