@@ -6,7 +6,7 @@
 
 use crate::checks::{
     Verdict, all_finished, each_on_its_own_cpu, equal_shares, finish_ns, finish_times_match, mean_finish_ns, near,
-    shares_by_weight, shares_match, some_tasks, these_finish_together,
+    shares_by_weight, shares_match, some_tasks, these_finish_together, waits_match,
 };
 use crate::loads;
 use crate::random::Random;
@@ -48,7 +48,11 @@ pub fn all(cpus: u32) -> Vec<Case> {
         case("five hogs on one CPU have equal shares (A.1, test 1)", fair_share_test(), Some(same_shares)),
         case("the hog at nice 19 comes last (A.1, test 2)", weights_test(), Some(same_finish)),
         case("one hog per CPU, each finds its own (A.1, test 3)", placement_test(cpus), Some(same_shares_placed)),
-        case("the same, one forced to another's CPU and released (A.1, test 3)", forced_move_test(cpus), None),
+        case(
+            "the same, one forced to another's CPU and released (A.1, test 3)",
+            forced_move_test(cpus),
+            Some(moved_as_soon),
+        ),
     ];
     for (first, second) in [(0, 1), (0, 5), (5, 10), (-5, 0)] {
         let about = "two hogs of different nice values share a CPU by their weights";
@@ -66,8 +70,16 @@ fn same_shares(report: &Report, reference: &Report) -> Verdict {
     shares_match(report, reference, 0.05)
 }
 
+/// How much more of its time a task may wait than under the other scheduler, until it has found a CPU of its own.
+const AS_SOON: f64 = 0.05;
+
 fn same_shares_placed(report: &Report, reference: &Report) -> Verdict {
-    shares_match(report, reference, PLACED_SHARES)
+    shares_match(report, reference, PLACED_SHARES)?;
+    waits_match(report, reference, AS_SOON)
+}
+
+fn moved_as_soon(report: &Report, reference: &Report) -> Verdict {
+    waits_match(report, reference, AS_SOON)
 }
 
 fn same_finish(report: &Report, reference: &Report) -> Verdict {

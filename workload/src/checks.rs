@@ -109,14 +109,37 @@ pub fn each_on_its_own_cpu(report: &Report, tolerance: f64) -> Verdict {
         if let Some(other) = report.tasks[..index].iter().find(|other| other.last_cpu == Some(cpu)) {
             return Err(format!("`{}` and `{}` both ended on CPU {cpu}", other.name, task.name));
         }
-        let begin_ns = task.start_ns.ok_or_else(|| format!("`{}` never ran", task.name))?;
-        let present_ns = task.finish_ns.unwrap_or(report.wall_ns).saturating_sub(begin_ns) as f64;
+        let present_ns = present_ns(report, task)?;
         if (task.cpu_ns as f64) < (1.0 - tolerance) * present_ns {
             let (cpu_ms, present_ms) = (task.cpu_ns as f64 / 1e6, present_ns / 1e6);
             return Err(format!("`{}` had a CPU for {cpu_ms:.2} ms only of its {present_ms:.2} ms", task.name));
         }
     }
     Ok(())
+}
+
+/// No task spends a larger share of its time without a CPU than the unluckiest one does in `reference`, by more than `tolerance`.
+pub fn waits_match(report: &Report, reference: &Report, tolerance: f64) -> Verdict {
+    some_tasks(report)?;
+    same_load(report, reference)?;
+    let longest = |report: &Report| {
+        let shares = report.tasks.iter().map(|task| Ok(1.0 - task.cpu_ns as f64 / present_ns(report, task)?));
+        shares.collect::<Result<Vec<f64>, String>>().map(|shares| shares.into_iter().fold(0.0, f64::max))
+    };
+    let (longest, of_reference) = (longest(report)?, longest(reference)?);
+    if longest <= of_reference + tolerance {
+        return Ok(());
+    }
+    let [longest, of_reference] = [longest, of_reference].map(|share| 100.0 * share);
+    Err(format!(
+        "a task was without a CPU for {longest:.1} % of its time; under the other scheduler {of_reference:.1} %"
+    ))
+}
+
+/// How long a task was there.
+fn present_ns(report: &Report, task: &TaskReport) -> Result<f64, String> {
+    let begin_ns = task.start_ns.ok_or_else(|| format!("`{}` never ran", task.name))?;
+    Ok(task.finish_ns.unwrap_or(report.wall_ns).saturating_sub(begin_ns) as f64)
 }
 
 /// The kernel's weight of a nice value (`sched_prio_to_weight` in kernel/sched/core.c): a step of 1 is about 10 % of
@@ -186,6 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_counts_by_how_much_longer_it_is_than_the_others() {
+        let (mut waited, mut longer) = (report(&[100, 100]), report(&[100, 100]));
+        waited.tasks[1].cpu_ns = 90_000_000;
+        longer.tasks[0].cpu_ns = 84_000_000;
+        assert_eq!(waits_match(&waited, &waited, 0.0), Ok(()));
+        assert_eq!(waits_match(&longer, &waited, 0.07), Ok(()));
+        assert_eq!(waits_match(&waited, &longer, 0.0), Ok(()));
+        let why = waits_match(&longer, &waited, 0.05).unwrap_err();
+        assert!(why.contains("16.0 %") && why.contains("10.0 %"), "{why}");
+    }
+
+    #[test]
     fn a_report_of_nothing_passes_no_check() {
         let nothing = Report::default();
         assert!(all_finished(&nothing).is_err());
@@ -193,6 +228,7 @@ mod tests {
         assert!(finish_together(&nothing, 1.0).is_err());
         assert!(each_on_its_own_cpu(&nothing, 1.0).is_err());
         assert!(shares_match(&nothing, &nothing, 1.0).is_err());
+        assert!(waits_match(&nothing, &nothing, 1.0).is_err());
         assert!(equal_shares(&report(&[0, 0]), 1.0).is_err());
     }
 

@@ -29,6 +29,7 @@ use crate::{
     guest_tests::{config, module_name, module_of},
     load::{Worker, pause},
     saves::saves,
+    watches::{Watched, watched},
 };
 
 /// Memory enough for the tasks of a test, and quickly zeroed.
@@ -119,6 +120,8 @@ struct UpgradesReport {
     /// How long a CPU waited at most: the median, and the longest ones.
     wait_ns_median: u64,
     wait_ns_longest: Vec<u64>,
+    /// What a live checker saw meanwhile.
+    watched: Watched,
     /// How many of the further ones a signal ended, where CPUs do not wait for each other.
     interrupted: u64,
     still_running: bool,
@@ -150,33 +153,36 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
     let workers = ["yield", "nap", "nap", "nap"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
     let (mut by_pointer, mut forks, mut hog) = (0, 0, None);
     let mut waits = Vec::new();
-    for round in 0..rounds {
-        let to = module_name(&policies[(round as usize / 2 + 1) % policies.len()]);
-        let succession = Succession { module: (round % 2 == 0).then_some(&to), ..Succession::default() };
-        let done = session.control().upgrade(&succession).with_context(|| format!("upgrade {round}"))?;
-        waits.push(done.wait_ns);
-        by_pointer += u64::from(done.moved == Moved::ByPointer);
-        let worker = &workers[round as usize % workers.len()];
-        match round % 7 {
-            0 => worker.pin(round as usize / 7 % 2)?,
-            1 => worker.unpin()?,
-            2 => worker.nice((round % 10) as i32),
-            3 => thread::spawn(|| ()).join().map_err(|_| anyhow::anyhow!("a thread panicked"))?,
-            4 if round % 5 == 0 => worker.visit_real_time()?,
-            _ => {}
+    let ((), watched) = watched(|| {
+        for round in 0..rounds {
+            let to = module_name(&policies[(round as usize / 2 + 1) % policies.len()]);
+            let succession = Succession { module: (round % 2 == 0).then_some(&to), ..Succession::default() };
+            let done = session.control().upgrade(&succession).with_context(|| format!("upgrade {round}"))?;
+            waits.push(done.wait_ns);
+            by_pointer += u64::from(done.moved == Moved::ByPointer);
+            let worker = &workers[round as usize % workers.len()];
+            match round % 7 {
+                0 => worker.pin(round as usize / 7 % 2)?,
+                1 => worker.unpin()?,
+                2 => worker.nice((round % 10) as i32),
+                3 => thread::spawn(|| ()).join().map_err(|_| anyhow::anyhow!("a thread panicked"))?,
+                4 if round % 5 == 0 => worker.visit_real_time()?,
+                _ => {}
+            }
+            // Now and then tasks are made to give way. For ever, it would take us a slice to get on.
+            match round % 50 {
+                0 => hog = Some(Worker::start("spin")?),
+                4 => hog = None,
+                _ => {}
+            }
+            if round % 20 == 0 {
+                drop(Worker::start("exit")?);
+            }
+            forks += u64::from(round % 7 == 3) + u64::from(round % 20 == 0);
+            session.check().with_context(|| format!("upgrade {round}"))?;
         }
-        // Now and then tasks are made to give way. For ever, it would take us a slice to get on.
-        match round % 50 {
-            0 => hog = Some(Worker::start("spin")?),
-            4 => hog = None,
-            _ => {}
-        }
-        if round % 20 == 0 {
-            drop(Worker::start("exit")?);
-        }
-        forks += u64::from(round % 7 == 3) + u64::from(round % 20 == 0);
-        session.check().with_context(|| format!("upgrade {round}"))?;
-    }
+        Ok(())
+    })?;
     for worker in workers.iter().chain(&hog) {
         worker.unpin()?;
         worker.must_run()?;
@@ -206,6 +212,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
         contract_violations: status.counts.contract_violations,
         wait_ns_median: waits[waits.len() / 2],
         wait_ns_longest: waits.iter().rev().take(20).copied().collect(),
+        watched,
         interrupted,
         still_running: session.is_running(),
         stops,

@@ -5,6 +5,7 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -133,6 +134,36 @@ pub(crate) fn limited(modules: &Path, policy: Option<&str>, quota_us: u64, secon
         pause(50);
         workers.iter().try_for_each(Worker::unpin)?;
         Ok(workers)
+    })
+}
+
+/// What a live checker saw while something was done.
+#[derive(Serialize)]
+pub(crate) struct Watched {
+    counts: LookCounts,
+    findings: Vec<Finding>,
+}
+
+/// Does something while a live checker looks, from a thread of its own.
+pub(crate) fn watched<T>(act: impl FnOnce() -> Result<T>) -> Result<(T, Watched)> {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let mut checker = LiveChecker::load(PERSISTS)?;
+            let mut findings = Vec::new();
+            let mut sleep = |time| {
+                thread::sleep(time);
+                !is_over.load(Relaxed)
+            };
+            while sleep(EVERY / 10) {
+                findings.extend(checker.look(&mut sleep)?.map(|evidence| evidence.finding));
+            }
+            anyhow::Ok(Watched { counts: checker.counts, findings })
+        });
+        let done = act();
+        is_over.store(true, Relaxed);
+        let watched = looks.join().map_err(|_| anyhow::anyhow!("the checker panicked"))?;
+        Ok((done?, watched?))
     })
 }
 

@@ -325,6 +325,9 @@ pub(crate) fn upgrade(guest: &TestGuest, rounds: u64) {
     assert!(number("by_pointer") >= number("upgrades") / 2, "{report}");
     assert!(number("round_trips") > number("upgrades"), "the load came to a halt: {report}");
     assert!(number("tasks_after") < number("tasks_before") + 20, "slots of dead tasks are not freed: {report}");
+    // No CPU was idle for M beside a task that might have run there.
+    assert_eq!(report["watched"]["findings"], serde_json::json!([]), "{report}");
+    assert!(report["watched"]["counts"]["looks"].as_u64() > Some(2), "{report}");
 }
 
 fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(guest: &TestGuest) {
