@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use ekiden_agent::{Agent, Config, Counts, Next};
 use ekiden_host::Figure;
-use ekiden_loader::{Access, LoadError, Moved, NumberedInstance, Status, arena_bytes_for, room_for_all};
+use ekiden_loader::{Access, Beside, LoadError, Moved, NumberedInstance, Status, arena_bytes_for, room_for_all, sysfs};
 use ekiden_recording::{Header, Instance};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
@@ -146,21 +146,29 @@ fn or_stays(policy: &str, error: LoadError) -> anyhow::Error {
     if matches!(error, LoadError::TakenOut(_)) { error.into() } else { stays(policy, &error.into()) }
 }
 
+/// The move came to nothing when the old one had let go already.
+fn began_anew(policy: &str, error: &anyhow::Error) -> anyhow::Error {
+    Failure::new(Exit::OldGoesOn, format!("{policy} began anew where it was: {error:#}")).into()
+}
+
 enum Now {
     Kernel {
         held: Box<Held>,
         modules: PathBuf,
     },
     Agent(Box<InProcess>),
-    /// The kernel's own scheduler has the tasks, for this reason.
-    Nowhere(String),
+    /// The kernel's own scheduler has the tasks, since this policy could neither move nor stay.
+    Nowhere {
+        policy: String,
+        why: String,
+    },
 }
 
 /// A policy that this process has started.
 pub(crate) struct Hosted {
     now: RefCell<Now>,
     options: Options,
-    /// What an agent had done that there is no more.
+    /// Counts of agents that have ended.
     counts: RefCell<Counts>,
 }
 
@@ -193,7 +201,7 @@ impl Hosted {
         match &*self.now.borrow() {
             Now::Kernel { held, .. } => held.check(),
             Now::Agent(agent) => agent.check(),
-            Now::Nowhere(why) => Err(LoadError::TakenOut(why.clone()).into()),
+            Now::Nowhere { why, .. } => Err(LoadError::TakenOut(why.clone()).into()),
         }
     }
 
@@ -203,11 +211,11 @@ impl Hosted {
             Request::Status => match &*self.now.borrow() {
                 Now::Agent(agent) => Ok(to_value(agent.running()?)?),
                 // `ekiden.ko` is asked.
-                Now::Kernel { .. } | Now::Nowhere(_) => Ok(Value::Null),
+                Now::Kernel { .. } | Now::Nowhere { .. } => Ok(Value::Null),
             },
             Request::Upgrade { policy, params, start_over } => match &*self.now.borrow() {
                 Now::Agent(agent) => Ok(to_value(agent.upgrade(Next { policy, params, start_over })?)?),
-                Now::Kernel { .. } | Now::Nowhere(_) => Err(anyhow!("no agent has the tasks any more")),
+                Now::Kernel { .. } | Now::Nowhere { .. } => Err(anyhow!("no agent has the tasks any more")),
             },
             Request::ToKernel { policy, params, start_over, modules } => {
                 Ok(to_value(self.to_kernel(&Next { policy, params, start_over }, modules)?)?)
@@ -230,71 +238,76 @@ impl Hosted {
     /// A policy in the kernel takes over from the one in this process. What can be refused is refused before that one lets go of the tasks.
     fn to_kernel(&self, next: &Next, modules: PathBuf) -> Result<MovedTo> {
         let mut now = self.now.borrow_mut();
-        let Now::Agent(in_process) = &mut *now else { return Err(anyhow!("no agent has the tasks")) };
+        let Now::Agent(in_process) = &mut *now else {
+            return Err(Failure::new(Exit::OldGoesOn, "no agent has the tasks").into());
+        };
         let agent = &mut in_process.agent;
         let old = agent.instance();
+        self.may_move().map_err(|error| stays(&old.policy, &error))?;
         let saved = if takes_saved(&old, next) { agent.save() } else { Ok(None) };
         let saved = saved.map_err(|error| or_stays(&old.policy, error))?.unwrap_or_default();
         let moved = how(&saved);
         let plan = Plan { saved, ..self.options.plan(&with_params_of(&old, next), &modules) };
-        let ready = self.may_move().and_then(|()| plan.prepare()).map_err(|error| stays(&old.policy, &error))?;
+        let ready = plan.prepare().map_err(|error| stays(&old.policy, &error))?;
         let began = Instant::now();
         agent.let_go();
         match ready.start() {
             Ok(held) => {
                 let between = began.elapsed();
-                *self.counts.borrow_mut() = agent.counts();
+                *self.counts.borrow_mut() += agent.counts();
                 *now = Now::Kernel { held: held.into(), modules };
-                has_moved(old, moved, between, || Ok(Status::read()?.unwrap_or_default().counts.tasks))
+                let tasks = Status::read().ok().flatten().map(|status| status.counts.tasks);
+                Ok(has_moved(old, moved, between, tasks))
             }
             Err(error) => {
                 // The old one first: there is one at a time.
-                *now = Now::Nowhere(format!("{error:#}"));
+                *now = Now::Nowhere { policy: old.policy.clone(), why: format!("{error:#}") };
                 *now = Now::Agent(self.start_agent(&old)?.into());
-                Err(stays(&old.policy, &error))
+                Err(began_anew(&old.policy, &error))
             }
         }
     }
 
-    /// The same the other way.
+    /// A policy in this process takes over from the one in the kernel. What can be refused is refused before that one lets go of the tasks.
     fn to_agent(&self, next: &Next) -> Result<MovedTo> {
         let mut now = self.now.borrow_mut();
         let Now::Kernel { held, modules } = &mut *now else {
-            return Err(anyhow!("no policy of this process is in the kernel"));
+            return Err(Failure::new(Exit::OldGoesOn, "no policy of this process is in the kernel").into());
         };
         let status = Status::read()?.unwrap_or_default();
-        let (of_this, others): (Vec<_>, Vec<_>) =
-            status.policies.iter().filter(|policy| policy.alive).partition(|policy| policy.slot == held.slot());
-        let [old] = of_this[..] else { return Err(LoadError::NothingRuns.into()) };
-        let old = Instance { policy: old.policy.clone(), params: old.params.clone() };
-        let prepare = || {
-            self.may_move()?;
-            if let [other, ..] = others[..] {
-                return Err(anyhow!("an agent has one policy, and {} runs as well; end that one first", other.policy));
-            }
-            let make = policies::make(&next.policy)?;
-            let saved =
-                if takes_saved(&old, next) { held.save(status.capacity as u32)? } else { None }.unwrap_or_default();
-            let moved = how(&saved);
-            let config = Config { saved, ..self.options.config(&with_params_of(&old, next)) };
-            Ok((Agent::prepare(&config, make)?, moved))
+        let Some(old) = status.policies.iter().find(|policy| policy.alive && policy.slot == held.slot()) else {
+            return Err(LoadError::NothingRuns.into());
         };
-        let (ready, moved) = prepare().map_err(|error| stays(&old.policy, &error))?;
+        let old = Instance { policy: old.policy.clone(), params: old.params.clone() };
+        let refused = |error: anyhow::Error| stays(&old.policy, &error);
+        self.may_move().and_then(|()| is_alone(held)).map_err(refused)?;
+        let make = policies::make(&next.policy).map_err(refused)?;
+        let saved = if takes_saved(&old, next) { held.save(status.capacity as u32) } else { Ok(None) };
+        let saved = saved.map_err(|error| or_stays(&old.policy, error))?.unwrap_or_default();
+        let moved = how(&saved);
+        let config = Config { saved, ..self.options.config(&with_params_of(&old, next)) };
+        let ready = Agent::prepare(&config, make).map_err(|error| refused(error.into()))?;
+        // Another one may have come meanwhile.
+        is_alone(held).map_err(refused)?;
         let began = Instant::now();
         held.let_go();
-        match ready.start() {
+        let started = ready.start().map_err(anyhow::Error::from);
+        let between = began.elapsed();
+        match started.and_then(|agent| InProcess::new(agent, &self.options)) {
             Ok(agent) => {
-                let between = began.elapsed();
-                let agent = InProcess::new(agent, &self.options)?;
-                let tasks = agent.agent.status().map(|status| status.counts.tasks);
+                let tasks = agent.agent.status().ok().map(|status| status.counts.tasks);
                 *now = Now::Agent(agent.into());
-                has_moved(old, moved, between, || Ok(tasks?))
+                Ok(has_moved(old, moved, between, tasks))
             }
             Err(error) => {
-                let (plan, modules) = (self.options.plan(&old, modules), modules.clone());
-                *now = Now::Nowhere(format!("{error:#}"));
+                let modules = modules.clone();
+                *now = Now::Nowhere { policy: old.policy.clone(), why: format!("{error:#}") };
+                // One that has come in the last moment has the tasks now.
+                let others = sysfs::scheduler().is_some_and(|name| name.starts_with("ekiden"));
+                let beside = if others { Beside::OthersAsDefault } else { Beside::Nobody };
+                let plan = Plan { beside, ..self.options.plan(&old, &modules) };
                 *now = Now::Kernel { held: plan.start()?.into(), modules };
-                Err(stays(&old.policy, &error.into()))
+                Err(began_anew(&old.policy, &error))
             }
         }
     }
@@ -306,15 +319,16 @@ impl Hosted {
 
     /// Gives every task back to the kernel's own scheduler.
     pub(crate) fn end(self) -> End {
-        let (now, counts) = (self.now.into_inner(), self.counts.into_inner());
+        let (now, mut counts) = (self.now.into_inner(), self.counts.into_inner());
         match now {
             Now::Agent(in_process) => {
                 let agent = in_process.agent;
+                counts += agent.counts();
                 End {
                     policy: agent.instance().policy,
                     place: Place::Agent,
                     was_scheduler: agent.is_running(),
-                    counts: agent.counts(),
+                    counts,
                     figures: agent.figures(),
                 }
             }
@@ -325,15 +339,25 @@ impl Hosted {
                 counts,
                 figures: Vec::new(),
             },
-            Now::Nowhere(_) => {
-                End { policy: String::new(), place: Place::Agent, was_scheduler: false, counts, figures: Vec::new() }
+            Now::Nowhere { policy, .. } => {
+                End { policy, place: Place::Agent, was_scheduler: false, counts, figures: Vec::new() }
             }
         }
     }
 }
 
-fn has_moved(from: Instance, moved: Moved, between: Duration, tasks: impl FnOnce() -> Result<u64>) -> Result<MovedTo> {
-    Ok(MovedTo { from: from.policy, moved, tasks: tasks()?, between_ns: between.as_nanos() as u64 })
+fn has_moved(from: Instance, moved: Moved, between: Duration, tasks: Option<u64>) -> MovedTo {
+    let (tasks, between_ns) = (tasks.unwrap_or_default(), between.as_nanos() as u64);
+    MovedTo { from: from.policy, moved, tasks, between_ns }
+}
+
+/// An agent has one policy, and takes over from one.
+fn is_alone(held: &Held) -> Result<()> {
+    let policies = Status::read()?.unwrap_or_default().policies;
+    match policies.iter().find(|policy| policy.alive && policy.slot != held.slot()) {
+        None => Ok(()),
+        Some(other) => Err(anyhow!("an agent has one policy, and {} runs as well; end that one first", other.policy)),
+    }
 }
 
 /// Without parameters of its own, the same policy keeps those that it has.

@@ -139,7 +139,10 @@ pub fn waits_match(report: &Report, reference: &Report, tolerance: f64) -> Verdi
 /// How long a task was there.
 fn present_ns(report: &Report, task: &TaskReport) -> Result<f64, String> {
     let begin_ns = task.start_ns.ok_or_else(|| format!("`{}` never ran", task.name))?;
-    Ok(task.finish_ns.unwrap_or(report.wall_ns).saturating_sub(begin_ns) as f64)
+    match task.finish_ns.unwrap_or(report.wall_ns).saturating_sub(begin_ns) {
+        0 => Err(format!("`{}` was there for no time", task.name)),
+        present_ns => Ok(present_ns as f64),
+    }
 }
 
 /// The kernel's weight of a nice value (`sched_prio_to_weight` in kernel/sched/core.c): a step of 1 is about 10 % of

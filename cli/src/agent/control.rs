@@ -1,12 +1,12 @@
-//! What other commands ask of the process that has started a policy: of an agent, how that fares, and to let another one take over; of an agent and of
-//! an `ekiden run`, to let one take over in the other place. Each asks in a line of JSON, on a socket that only root can open, and has a line as the answer.
+//! What other commands ask of the process that has started a policy: of an agent, how the policy fares, and to let another one take over; of an agent and
+//! of an `ekiden run`, to let one take over in the other place. Each asks in a line of JSON, on a socket that only root can open, and has a line as the answer.
 
 use std::{
     fs::{self, DirBuilder, File},
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     os::fd::RawFd,
     os::unix::{
-        fs::DirBuilderExt,
+        fs::{DirBuilderExt, MetadataExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -113,10 +113,18 @@ struct Refused {
 }
 
 /// Where an agent is asked, until this is dropped.
-pub(crate) struct Listening;
+pub(crate) struct Listening {
+    /// The socket's device and inode: another process may have put its own there since.
+    socket: Option<(u64, u64)>,
+}
+
+/// Which file the socket is.
+fn socket() -> Option<(u64, u64)> {
+    fs::symlink_metadata(SOCKET).ok().map(|file| (file.dev(), file.ino()))
+}
 
 impl Listening {
-    /// Has `asked` called with everyone who asks, on a thread of its own.
+    /// Has `asked` called for each connection, on a thread of its own.
     pub(crate) fn begin(asked: impl Fn(UnixStream) -> bool + Send + 'static) -> Result<Self> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(DIRECTORY);
         made.with_context(|| format!("cannot create {DIRECTORY}"))?;
@@ -126,6 +134,7 @@ impl Listening {
             _ => {}
         }
         let listener = UnixListener::bind(SOCKET).with_context(|| format!("cannot listen at {SOCKET}"))?;
+        let socket = socket();
         let accept = move || {
             for stream in listener.incoming().flatten() {
                 if !asked(stream) {
@@ -134,14 +143,16 @@ impl Listening {
             }
         };
         std::thread::Builder::new().name("ekiden-asked".into()).spawn(accept).context("cannot start a thread")?;
-        Ok(Self)
+        Ok(Self { socket })
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
         // The thread ends with the process.
-        let _ = fs::remove_file(SOCKET);
+        if socket() == self.socket {
+            let _ = fs::remove_file(SOCKET);
+        }
     }
 }
 
@@ -172,7 +183,7 @@ fn ask<T: DeserializeOwned>(request: &Request, answers_in: Duration) -> Result<O
 
 /// The agent that runs, if one does that this user may ask, and that answers.
 pub(crate) fn running() -> Option<Running> {
-    // An `ekiden run` hears as well, but has nothing to say of a policy in the kernel, and may be stopped.
+    // An `ekiden run` listens too, but has nothing to say of a policy in the kernel, and may be stopped.
     if !has_the_tasks() {
         return None;
     }
@@ -193,7 +204,7 @@ pub(crate) fn upgrade(policy: &str, params: &str, start_over: bool) -> Result<Up
 
 /// Has a policy take over in the other place, of that process.
 pub(crate) fn move_to(request: &Request) -> Result<MovedTo> {
-    let nothing = "the process that started the policy of now is gone, or does not hear; end the policy, and start the other one there";
+    let nothing = "the process that started the policy of now is gone, or does not answer; end the policy, and start the other one there";
     ask(request, MOVES_IN)?.ok_or_else(|| Failure::new(Exit::OldGoesOn, nothing).into())
 }
 

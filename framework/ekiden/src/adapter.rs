@@ -71,7 +71,7 @@ pub trait Policy: Send + Sync {
     /// Why it cannot.
     fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
         let _ = saved;
-        Err("it takes nothing that was saved")
+        Err("it does not continue from what another instance saved")
     }
     /// It goes, while calls of it may be under way. One that can be [followed](Self::follow) answers every call that begins from here on with
     /// nothing.

@@ -58,7 +58,7 @@ pub trait SavedState: Sized {
     /// this version, and the old one stays.
     fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
         let _ = saved;
-        Err("it does not take over from a version whose state has another layout")
+        Err("it does not continue from what another instance saved")
     }
 }
 

@@ -159,7 +159,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// The call for a task that comes to wait for a CPU and was not known to sleep; none if there is nothing more to do. By itself, so that
+    /// The call for a task that comes to wait for a CPU and was not known to sleep; none if there is nothing more to do. Out of line, so that
     /// a wake-up takes one comparison.
     #[inline(never)]
     pub(crate) fn call_of_enqueue<const CASE: u8>(

@@ -1,4 +1,4 @@
-//! What the engine looks at first in each event, in one word: mostly there is one policy and no group, and that is one question.
+//! What the engine looks at first in each event, in one word: one load and one comparison find the common case, one policy and no group.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -12,7 +12,7 @@ pub(crate) const SINGLE: u8 = 1;
 /// There is but one policy, in policy slot 0, and there was never a group besides the root.
 pub(crate) const PLAIN: u8 = 2;
 
-/// Bits, none of which is set on a usual machine.
+/// Bits, none of which is set where there is one policy and no group.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions(AtomicU8);
 

@@ -63,7 +63,7 @@ impl Ring {
     }
 }
 
-/// What the policy's calls learn on this thread is written down.
+/// Has written down what hosts tell the policy during calls on this thread.
 fn listen() {
     call_log_of_thread(Some(|value| {
         OfAgent.write(|call_writer| call_writer.note(value));
@@ -72,7 +72,7 @@ fn listen() {
     notes_of_thread(Some(|_, noted| OfAgent.write(|call_writer| call_writer.noted(&noted))));
 }
 
-/// Does something with the policy that is none of its calls.
+/// Runs `act` with the recording of this thread off.
 pub(crate) fn paused<R>(act: impl FnOnce() -> R) -> R {
     call_log_of_thread(None);
     notes_of_thread(None);

@@ -1,6 +1,6 @@
 //! How a policy is to be run, and what is counted meanwhile.
 
-use std::sync::Arc;
+use std::{ops::AddAssign, sync::Arc};
 
 use ekiden::{ParamError, Topology};
 use ekiden_host::{Host, Knows, Policy};
@@ -60,6 +60,19 @@ impl Config {
             messages: 1 << 14,
             call_log_records: 1 << 14,
         }
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        let Self { messages, decisions, kicks, stale, batches, lost, stocks } = other;
+        self.messages += messages;
+        self.decisions += decisions;
+        self.kicks += kicks;
+        self.stale += stale;
+        self.batches += batches;
+        self.lost += lost;
+        self.stocks += stocks;
     }
 }
 

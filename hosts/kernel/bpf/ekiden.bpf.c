@@ -56,7 +56,7 @@ static __noinline u64 enable(struct task_struct *p, u64 flags)
  */
 static __always_inline void place_on_idle(struct task_struct *p, s32 cpu)
 {
-	/* Nothing looks at arguments of this kind of event, so they are not set. */
+	/* `args` stay unset: the engine reads none for this kind, and two stores are saved. */
 	struct ekiden_event event;
 	struct ekiden_outcome outcome;
 
@@ -102,7 +102,7 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_
 
 OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 {
-	/* Nothing looks at arguments of this kind of event, so they are not set. */
+	/* `args` stay unset: the engine reads none for this kind, and two stores are saved. */
 	struct ekiden_event event;
 	struct ekiden_outcome outcome;
 
@@ -127,7 +127,7 @@ OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 		      (p->nr_cpus_allowed == 1 && !(enq_flags & SCX_ENQ_LAST) ? EKIDEN_ENQUEUE_MAY_PLACE : 0);
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
-	/* Mostly the task waits, and that is all. */
+	/* Common case: the task was queued, and the outcome carries no fault. */
 	if (__builtin_expect(outcome.status == EKIDEN_DONE, true)) {
 		carry_out_wishes(event.cpu, &outcome);
 		return;
@@ -137,7 +137,7 @@ OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 	carry_out(event.cpu, &outcome);
 }
 
-/* The task that was picked cannot run on this CPU, which looks for another: it changed since the engine looked. */
+/* The task that was picked cannot run on this CPU, which looks for another: the task's affinity changed since the engine looked. */
 static __noinline int refuse(struct task_struct *p, s32 cpu)
 {
 	struct ekiden_event event = EVENT(EKIDEN_PICK_REFUSED, cpu_of(p), p);
@@ -194,7 +194,7 @@ static __noinline int look_beyond(s32 cpu, struct task_struct *prev, struct ekid
 
 OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 {
-	/* Without arguments, as nothing looks at them. */
+	/* `args` stay unset: the engine reads none for this kind, and two stores are saved. */
 	struct ekiden_event event;
 	struct ekiden_outcome outcome;
 	struct task_struct *p;
@@ -214,7 +214,7 @@ OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 	p = ekiden_pick(&event, &outcome);
 	if (!run_picked(cpu, prev, p, &outcome))
 		look_beyond(cpu, prev, &outcome);
-	/* What is to run is no fault. */
+	/* With a task to run there is no fault. */
 	if (p)
 		carry_out_wishes(cpu, &outcome);
 	else

@@ -69,7 +69,7 @@ static __noinline int ask(u64 kicks, bool is_fault)
 	return 0;
 }
 
-/* By itself, as few outcomes ask for anything: so the operations keep fewer registers. */
+/* Out of line, as few outcomes ask for anything: so the operations keep fewer registers. */
 static __noinline int carry_out_more(u32 cpu, u64 timer_ns, u64 kicks, bool is_fault)
 {
 	if (timer_ns)

@@ -218,7 +218,7 @@ void *ekiden_copy_in(u64 from, size_t len);
 
 /* ---- policy_slots.c: policies that run; all under `ekiden_control` ---- */
 
-/* One that has run in a policy slot, and is gone: calls of it may still be in the rings. */
+/* An instance that was replaced in a policy slot: calls of it may still be in the rings. */
 struct ekiden_past_instance {
 	u32 number;
 	char name[EKIDEN_NAME_LEN];
@@ -226,7 +226,7 @@ struct ekiden_past_instance {
 	size_t params_len;
 };
 
-/* How many of them are kept. */
+/* How many replaced instances are kept. */
 #define EKIDEN_PAST_INSTANCES 32
 
 struct ekiden_policy_slot {

@@ -167,11 +167,13 @@ out:
 	return ERR_PTR(ret);
 }
 
-/* It has been made. */
+/* What was saved is needed only while the instance is made. */
 void ekiden_forget_saved(struct ekiden_instance *instance)
 {
 	kvfree(instance->saved);
 	instance->saved = NULL;
+	instance->args.saved = NULL;
+	instance->args.saved_len = 0;
 }
 
 /* The reason of a policy that could not be made or looked at. */

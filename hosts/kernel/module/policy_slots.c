@@ -71,7 +71,7 @@ void ekiden_run_call_log(struct ekiden_policy_slot *policy_slot, const struct ek
 	policy_slot->call_log_runs = policy_slot->call_log.base && what != EKIDEN_CALL_LOG_STOP;
 }
 
-/* It is about to be freed, and its parameters are not. */
+/* Keeps number, name and parameters of an instance that is about to be freed; takes over `params`. */
 void ekiden_remember_instance(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance)
 {
 	struct ekiden_past_instance *past = &policy_slot->past[policy_slot->nr_past++ % EKIDEN_PAST_INSTANCES];

@@ -52,26 +52,35 @@ static int put_counts(char *to, size_t size, u32 policy_slot)
 	return len > 0 ? len : 0;
 }
 
-/* So many bytes are for the instances of all policies: whoever reads the status has room for STATUS_LEN. */
+/* Limits the lists of instances of all policies together, as the whole status has STATUS_LEN bytes. */
 #define INSTANCES_LEN SZ_8K
+
+/* Longer parameters are not told. */
+static bool params_are_told(size_t params_len)
+{
+	return params_len <= SZ_1K;
+}
 
 /* What an instance of these parameters takes at most. */
 static size_t instance_len(size_t params_len)
 {
-	return 2 * params_len + 160;
+	return (params_are_told(params_len) ? 2 * params_len : 0) + 160;
 }
 
-/* One whose parameters are too long to be told is one without a name. Programs look for policies by the word "policy" (framework/include). */
+/*
+ * The name is left empty where the parameters are not told: readers take the instance as unknown. The key is `name`, as framework/include
+ * looks for policies by `"policy"`.
+ */
 static int put_instance(char *to, size_t size, u32 number, const char *name, const char *params, size_t params_len)
 {
-	bool known = params_len <= SZ_1K;
+	bool known = params_are_told(params_len);
 	int at = scnprintf(to, size, "{\"number\":%u,\"name\":\"%.32s\"", number, known ? name : "");
 
 	at += put_text(to + at, size - at, "params", params, known ? params_len : 0);
 	return at + scnprintf(to + at, size - at, "}");
 }
 
-/* To which calls in the rings may belong: the newest first, and no older one where there is no room for one. */
+/* The instances whose calls may still be in the rings, the newest first, up to the first for which there is no room. */
 static int put_instances(char *to, size_t size, const struct ekiden_policy_slot *policy_slot)
 {
 	const struct ekiden_instance *running[] = { policy_slot->faulted, policy_slot->now };
@@ -83,7 +92,7 @@ static int put_instances(char *to, size_t size, const struct ekiden_policy_slot 
 	for (i = 0; i < ARRAY_SIZE(running); i++) {
 		if (!running[i])
 			continue;
-		if (room < at + instance_len(min_t(size_t, running[i]->args.params_len, SZ_1K)))
+		if (room < at + instance_len(running[i]->args.params_len))
 			goto out;
 		at += scnprintf(to + at, size - at, "%s", comma);
 		at += put_instance(to + at, size - at, running[i]->number, running[i]->policy->table->name, running[i]->params,
@@ -93,7 +102,7 @@ static int put_instances(char *to, size_t size, const struct ekiden_policy_slot 
 	for (i = 1; i <= kept; i++) {
 		const struct ekiden_past_instance *past = &policy_slot->past[(policy_slot->nr_past - i) % EKIDEN_PAST_INSTANCES];
 
-		if (room < at + instance_len(min_t(size_t, past->params_len, SZ_1K)))
+		if (room < at + instance_len(past->params_len))
 			goto out;
 		at += scnprintf(to + at, size - at, "%s", comma);
 		at += put_instance(to + at, size - at, past->number, past->name, past->params, past->params_len);

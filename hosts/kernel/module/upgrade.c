@@ -70,7 +70,7 @@ s64 ekiden_save(struct ekiden_policy_slot *policy_slot, void *bytes, size_t len)
 		ekiden_run_guarded(ekiden_rs_faulted, number, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
-	if (ret == LEFT)
+	if (ret == LEFT || WARN_ON_ONCE(ret > (s64)len))
 		return -EIO;
 	return ret > 0 ? ret : ret ? -ENOSPC : -ENODATA;
 }

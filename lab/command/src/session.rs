@@ -84,7 +84,7 @@ impl Plan {
     /// Puts the policy into the kernel. If that fails, everything is as it was.
     pub fn start(&self) -> Result<Held> {
         let guard = Unload::new(self.beside)?;
-        self.held(Session::start(&self.config()?)?, guard)
+        self.held(guard, Session::start(&self.config()?)?)
     }
 
     /// Makes the policy ready in the kernel while an agent of this process has the tasks.
@@ -109,7 +109,8 @@ impl Plan {
         })
     }
 
-    fn held(&self, session: Session, guard: Unload) -> Result<Held> {
+    // In this order: where something fails here, the policy goes first, and then its modules can.
+    fn held(&self, guard: Unload, session: Session) -> Result<Held> {
         let flight = match self.flight_kib {
             0 => None,
             _ => Some(Flight {
@@ -136,7 +137,7 @@ impl Ready<'_> {
     /// Puts it in charge.
     pub fn start(self) -> Result<Held> {
         let Self { session, guard, plan } = self;
-        plan.held(session.start()?, guard)
+        plan.held(guard, session.start()?)
     }
 }
 
@@ -239,8 +240,8 @@ impl Held {
     }
 
     /// What the policy saves for one of its name in an agent, if it saves anything.
-    pub fn save(&self, max_tasks: u32) -> Result<Option<Vec<u8>>> {
-        Ok(self.session.control().save(self.slot(), max_tasks)?)
+    pub fn save(&self, max_tasks: u32) -> ekiden_loader::Result<Option<Vec<u8>>> {
+        self.session.control().save(self.slot(), max_tasks)
     }
 
     /// Gives every task back to the kernel's own scheduler. The policy and its modules go when this is dropped.

@@ -144,6 +144,15 @@ pub(crate) struct Watched {
     findings: Vec<Finding>,
 }
 
+/// Says that it is over when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Does something while a live checker looks, from a thread of its own.
 pub(crate) fn watched<T>(act: impl FnOnce() -> Result<T>) -> Result<(T, Watched)> {
     let is_over = AtomicBool::new(false);
@@ -160,8 +169,10 @@ pub(crate) fn watched<T>(act: impl FnOnce() -> Result<T>) -> Result<(T, Watched)
             }
             anyhow::Ok(Watched { counts: checker.counts, findings })
         });
+        // Also if that panics.
+        let over = Over(&is_over);
         let done = act();
-        is_over.store(true, Relaxed);
+        drop(over);
         let watched = looks.join().map_err(|_| anyhow::anyhow!("the checker panicked"))?;
         Ok((done?, watched?))
     })

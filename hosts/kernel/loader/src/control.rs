@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Context, LoadError, Result},
-    status::{fault, known, running},
+    status::{Status, fault, known, running},
 };
 
 pub(crate) const DEVICE: &str = "/dev/ekiden";
@@ -201,6 +201,9 @@ impl Control {
             return Err(LoadError::NoPolicy(policy.into(), String::new()));
         }
         name[..policy.len()].copy_from_slice(policy.as_bytes());
+        if wanted.saved.len() > saved_most(wanted.max_tasks) {
+            return Err(LoadError::NoRoomToSave);
+        }
         let words = topology.to_words();
         let mut error = [0_u8; 256];
         let (access, group) = match wanted.access {
@@ -260,6 +263,10 @@ impl Control {
             Err(nix::Error::ENODATA) => Ok(None),
             Err(nix::Error::ENOSPC) => Err(LoadError::NoRoomToSave),
             Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
+            Err(nix::Error::EIO) => {
+                let why = Status::read()?.and_then(|status| status.why(slot));
+                Err(LoadError::TakenOut(why.unwrap_or_else(|| "no reason given".into())))
+            }
             Err(errno) => Err(io::Error::from(errno)).context("the policy cannot be saved"),
         }
     }

@@ -22,7 +22,7 @@ use nix::{
 use crate::{
     call_log::{CallLog, now_ns},
     error::{LoadError, Result},
-    status::{NumberedInstance, PolicyStatus, Status},
+    status::{NumberedInstance, PARAMS_MOST, PolicyStatus, Status},
 };
 
 /// How often the reader looks how full the rings are, and how long it lets records wait at most.
@@ -76,7 +76,7 @@ impl Drain {
             if from_now {
                 call_log.skip();
             }
-            // What is skipped tells of no policy that takes over meanwhile.
+            // An upgrade whose mark was skipped would go unnoticed.
             if !from_now || policy_in(slot)?.instance == policy.instance {
                 break header;
             }
@@ -174,9 +174,10 @@ pub fn dump(
 /// Of which instance the calls before the first mark are, if that is known.
 fn before_marks(first: FirstMark, known: &[NumberedInstance], newest: &Instance) -> Option<Instance> {
     match first.calls_before(known.iter().map(|known| known.number.into())) {
-        FirstCalls::Newest => Some(newest.clone()),
+        FirstCalls::Newest => Some(newest).filter(|newest| newest.params.len() < PARAMS_MOST).cloned(),
         FirstCalls::Of(number) => {
-            known.iter().find(|known| u64::from(known.number) == number).map(NumberedInstance::instance)
+            let known = known.iter().find(|known| u64::from(known.number) == number && !known.name.is_empty());
+            known.map(NumberedInstance::instance)
         }
         FirstCalls::Unknown => None,
     }
@@ -282,7 +283,7 @@ fn read(
                     .zip(&mut firsts)
                     .try_for_each(|(records, number)| hand_over(Piece::Records(cpu, number, records.to_vec())))
             });
-            // Only now: whatever has left a mark by then is told of in this pass.
+            // After draining, so that every mark in this pass has its instance.
             let new = instances()?;
             let before = first.take().map(|first| Piece::BeforeMarks(before_marks(first, &new, of_header)));
             let new = new.iter().map(|new| Piece::Instance(new.number, new.instance()));

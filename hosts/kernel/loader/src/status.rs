@@ -171,6 +171,9 @@ pub struct PolicyStatus {
     pub faulted_ns: Option<u64>,
 }
 
+/// Longer parameters are cut in the status.
+pub(crate) const PARAMS_MOST: usize = 1 << 10;
+
 impl PolicyStatus {
     /// The policy with its parameters.
     pub fn of_now(&self) -> Instance {
@@ -181,7 +184,7 @@ impl PolicyStatus {
     pub fn all_instances(&self) -> Vec<NumberedInstance> {
         let mut all = self.instances.clone();
         all.sort_by_key(|instance| instance.number);
-        if all.is_empty() {
+        if all.is_empty() && self.params.len() < PARAMS_MOST {
             all.push(NumberedInstance::new(self.instance, &self.of_now()));
         }
         all

@@ -178,7 +178,10 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
             let mut instance = Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)));
             // SAFETY: what `args` names is good for the call.
             let is_refused = match unsafe { saved(args) } {
-                Some(saved) => instance.restore(saved).map_err(|reason| args.refuse(reason)).is_err(),
+                Some(saved) => {
+                    here::refuel(MUCH_FUEL);
+                    instance.restore(saved).map_err(|reason| args.refuse(reason)).is_err()
+                }
                 None => false,
             };
             has_no_lock();
@@ -194,7 +197,7 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
 ///
 /// What `args` names is good for as long as the result is used.
 unsafe fn saved<'a>(args: &CreateArgs) -> Option<&'a [u8]> {
-    // SAFETY: `args` names it, and the length is not that of nothing.
+    // SAFETY: `ekiden.ko` keeps that many bytes there until `create` has returned.
     (args.saved_len > 0).then(|| unsafe { slice::from_raw_parts(args.saved, args.saved_len) })
 }
 

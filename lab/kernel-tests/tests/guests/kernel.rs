@@ -327,7 +327,8 @@ pub(crate) fn upgrade(guest: &TestGuest, rounds: u64) {
     assert!(number("tasks_after") < number("tasks_before") + 20, "slots of dead tasks are not freed: {report}");
     // No CPU was idle for M beside a task that might have run there.
     assert_eq!(report["watched"]["findings"], serde_json::json!([]), "{report}");
-    assert!(report["watched"]["counts"]["looks"].as_u64() > Some(2), "{report}");
+    // A hundred upgrades take from a second on.
+    assert!(report["watched"]["counts"]["looks"].as_u64() > Some(rounds / 50), "{report}");
 }
 
 fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(guest: &TestGuest) {

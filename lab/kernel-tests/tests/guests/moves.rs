@@ -64,7 +64,9 @@ fn moves(guest: &TestGuest) {
     let said = run(guest, &script, "ekiden agent eevdf --json -- sh /host/inside.sh");
     let moves = printed(&said, "move ");
     assert_eq!(moves.len() as u64, 2 * rounds, "{said}");
-    for (moved, status) in moves.iter().zip(printed(&said, "status ")) {
+    let statuses = printed(&said, "status ");
+    assert_eq!(statuses.len(), moves.len(), "{said}");
+    for (moved, status) in moves.iter().zip(statuses) {
         assert!(moved["tasks"].as_u64() > Some(30), "{moved}");
         let policies = status["ekiden"]["policies"].as_array().unwrap();
         let [policy] = &policies[..] else { panic!("{status}") };
@@ -95,7 +97,7 @@ fn what_cannot_move_stays_where_it_is(guest: &TestGuest) {
     // With the same policy go its parameters. What is refused says so, and the policy in the kernel has the tasks afterwards.
     let script = r#"
         exec 2>&1
-        tells() { echo "$1 $(ekiden upgrade $2 2>&1 | tr '\n' ' ')"; echo "$1 now $(ekiden status | tr '\n' ' ')"; }
+        tells() { echo "$1 $(ekiden upgrade $2 2>&1; echo "exit $?")" | tr '\n' ' '; echo; echo "$1 now $(ekiden status | tr '\n' ' ')"; }
         tells parameters "wfq --to agent"
         tells back "wfq --to kernel"
         tells unknown "colour --to agent"
@@ -129,6 +131,11 @@ fn what_cannot_move_stays_where_it_is(guest: &TestGuest) {
     for word in ["back now ", "unknown now ", "wrong now ", "there now "] {
         assert!(line(word).contains("ekiden_wfq (sched_ext)") && !line(word).contains("agent"), "{said}");
     }
+    let exits = [("parameters ", 0), ("unknown ", 120), ("wrong ", 111), ("several ", 120), ("there ", 0), ("own ", 0)];
+    for (word, code) in exits {
+        assert!(line(word).trim_end().ends_with(&format!("exit {code}")), "{word}: {said}");
+    }
+    assert!(line("own ").contains("wfq in an agent took over from wfq"), "{said}");
     assert!(line("there ").contains("started over with all tasks"), "{said}");
     assert!(line("nothing ").contains("/tmp"), "{said}");
     assert!(said.contains("fifo keeps running: its calls go to a file until it ends (--record)"), "{said}");
