@@ -61,9 +61,10 @@ impl IdleCpus {
     #[inline]
     pub(crate) fn note(&self, cpu: CpuId, idle: bool) -> bool {
         let Some(word) = self.words.get((cpu / 64) as usize) else { return false };
-        let is_news = (word.idle.load(Relaxed) >> (cpu % 64) & 1 != 0) != idle;
+        let bit = bit(cpu);
+        let is_news = (word.idle.load(Relaxed) & bit != 0) != idle;
         if is_news {
-            word.change(cpu, idle);
+            word.change(bit, idle);
         }
         is_news
     }
@@ -76,8 +77,7 @@ impl IdleCpus {
 
 impl Word {
     #[inline(never)]
-    fn change(&self, cpu: CpuId, idle: bool) {
-        let bit = bit(cpu);
+    fn change(&self, bit: u64, idle: bool) {
         if idle {
             // It may have been taken just when it was not idle any more.
             self.forget(bit);

@@ -13,7 +13,6 @@ mod attach;
 mod beyond;
 mod calls;
 mod coming;
-mod conditions;
 mod counters;
 mod due;
 mod engine;

@@ -121,9 +121,9 @@ impl<P: Policy> Engine<P> {
 
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
     #[inline(always)]
-    pub(crate) fn overtake<const CASE: u8>(
+    pub(crate) fn overtake<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, CASE>,
+        handling: &mut Handling<'_, SINGLE>,
         policy_slot: &PolicySlot<P>,
         cpu: CpuId,
     ) {
