@@ -230,7 +230,7 @@ impl std::fmt::Display for Report<'_> {
         let Self { from, to, done: Done { moved, wait_ns, tasks }, unread, .. } = self;
         let how = match moved {
             How::ByPointer => "took over the state as it is in memory",
-            How::Converted => "goes on with what was saved for it, and was told of all tasks anew",
+            How::Converted => "continues from what was saved for it, and was told of all tasks anew",
             How::StartedOver => "started over with all tasks",
         };
         writeln!(f, "{to} took over from {from}: {tasks} tasks; it {how}")?;

@@ -169,7 +169,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
                 4 if round % 5 == 0 => worker.visit_real_time()?,
                 _ => {}
             }
-            // Now and then tasks are made to give way. For ever, it would take us a slice to get on.
+            // A hog now and then makes tasks give way. If it ran all the time, each round would wait for a slice.
             match round % 50 {
                 0 => hog = Some(Worker::start("spin")?),
                 4 => hog = None,
