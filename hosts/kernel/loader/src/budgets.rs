@@ -2,7 +2,7 @@
 //! sched_ext scheduler keeps limits in its own way, which is reported nowhere. What a group has used, the kernel counts in any case.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -17,24 +17,25 @@ use crate::sysfs;
 /// This share of what a group may use counts as all of it: it is not known when its periods begin.
 const USED_UP: f64 = 0.8;
 
+/// So many looks at what a group has used are kept for each of its periods.
+const LOOKS: u32 = 8;
+
 /// What limited groups use of their CPU time.
 #[derive(Debug, Default)]
 pub struct Budgets(HashMap<u64, Budget>);
 
-/// What one of them does.
+/// What one of them has used, as it was found.
 #[derive(Debug)]
 struct Budget {
     directory: Option<PathBuf>,
-    asked: Instant,
-    used: Option<Duration>,
-    is_used_up: bool,
+    used: VecDeque<(Instant, Option<Duration>)>,
 }
 
 impl Budgets {
     /// The groups of waiting tasks that have used up their CPU time, by what they have used since an earlier call, a period ago or more.
     /// Until that is known of a group, it may have, and is among them.
     ///
-    /// Cost: nothing without limits; else two files, and a walk over all groups for a new one.
+    /// Cost: nothing without limits; else a file for each group, and a walk over all groups for a new one.
     pub fn used_up(&mut self, now: &Snapshot) -> HashSet<u64> {
         let waiting = now.tasks.iter().filter(|task| task.is_waiting);
         let limits: HashMap<u64, CpuLimit> =
@@ -47,22 +48,31 @@ impl Budgets {
     }
 
     fn is_used_up(&mut self, root: &Path, limit: &CpuLimit) -> bool {
-        let now = Instant::now();
-        let budget = self.0.entry(limit.group).or_insert_with(|| {
-            let directory = directory(root, limit.group);
-            let used = directory.as_deref().and_then(used);
-            Budget { directory, asked: now, used, is_used_up: true }
-        });
-        let passed = now - budget.asked;
-        if passed.as_nanos() >= limit.period_ns.into() {
-            let used = budget.directory.as_deref().and_then(used);
-            let may = passed.mul_f64(limit.quota_ns as f64 / limit.period_ns as f64);
-            // What cannot be read may be anything.
-            let spent = used.zip(budget.used).map(|(now, before)| now.saturating_sub(before));
-            budget.is_used_up = spent.is_none_or(|spent| spent >= may.mul_f64(USED_UP));
-            (budget.asked, budget.used) = (now, used);
+        let find = || Budget { directory: directory(root, limit.group), used: VecDeque::new() };
+        let budget = self.0.entry(limit.group).or_insert_with(find);
+        let used = budget.directory.as_deref().and_then(used);
+        budget.is_used_up(Instant::now(), used, limit)
+    }
+}
+
+impl Budget {
+    /// Whether the group waits for its next period now, if it waits. By then it has used all of this period, which began at most one ago. Of
+    /// those before, the time of the first one may have been used before the look that this is compared with.
+    fn is_used_up(&mut self, now: Instant, used: Option<Duration>, limit: &CpuLimit) -> bool {
+        let period = Duration::from_nanos(limit.period_ns.max(1));
+        let is_a_period_ago = |(at, _): &(Instant, _)| now - *at >= period;
+        while self.used.get(1).is_some_and(is_a_period_ago) {
+            self.used.pop_front();
         }
-        budget.is_used_up
+        let before = self.used.front().copied().filter(is_a_period_ago);
+        if self.used.back().is_none_or(|(at, _)| now - *at >= period / LOOKS) {
+            self.used.push_back((now, used));
+        }
+        let Some((at, before)) = before else { return true };
+        let periods = (now - at).as_nanos() / period.as_nanos();
+        let may = Duration::from_nanos(limit.quota_ns).mul_f64(periods as f64 * USED_UP);
+        // What cannot be read may be anything.
+        used.zip(before).is_none_or(|(used, before)| used.saturating_sub(before) >= may)
     }
 }
 
@@ -89,8 +99,48 @@ mod tests {
 
     use super::*;
 
+    const MS: u64 = 1_000_000;
+    const PERIOD_MS: u64 = 100;
+    const QUOTA_MS: u64 = 20;
+
+    /// Looks every so often at a group that uses so much in the first part of each period, from the middle of one on. How often it was
+    /// said that it has used up its time, and how often that it has not.
+    fn looks(every_ms: u64, uses_ms: u64) -> [usize; 2] {
+        let limit = CpuLimit { group: 1, quota_ns: QUOTA_MS * MS, period_ns: PERIOD_MS * MS };
+        let mut budget = Budget { directory: None, used: VecDeque::new() };
+        let begin = Instant::now();
+        let mut look = |ms: u64| {
+            let used_ms = ms / PERIOD_MS * uses_ms + (ms % PERIOD_MS).min(uses_ms);
+            budget.is_used_up(begin + Duration::from_millis(ms), Some(Duration::from_millis(used_ms)), &limit)
+        };
+        // In the first period nothing is known yet.
+        let times = (PERIOD_MS / 2..).step_by(every_ms as usize).take(1_000);
+        let said: Vec<bool> = times
+            .map(|ms| (ms, look(ms)))
+            .filter(|(ms, _)| ms % PERIOD_MS >= uses_ms && *ms > 2 * PERIOD_MS)
+            .map(|(_, said)| said)
+            .collect();
+        [true, false].map(|it| said.iter().filter(|said| **said == it).count())
+    }
+
     #[test]
-    fn a_group_has_used_up_its_time_if_it_used_most_of_it_since_it_was_asked_about() {
+    fn a_group_without_time_left_has_used_it_up_whenever_it_is_looked_at() {
+        for every_ms in [1, 3, 7, 20, 97, 100, 101, 149, 151, 190, 199, 201, 263] {
+            let [used_up, not] = looks(every_ms, QUOTA_MS);
+            assert!(used_up > 100 && not == 0, "every {every_ms} ms: {used_up} times, and {not} times not");
+        }
+    }
+
+    #[test]
+    fn a_group_that_uses_a_third_of_its_time_has_not_used_it_up() {
+        for every_ms in [1, 3, 7, 20, 97] {
+            let [used_up, not] = looks(every_ms, QUOTA_MS / 3);
+            assert!(not > 100 && used_up == 0, "every {every_ms} ms: {used_up} times, and {not} times not");
+        }
+    }
+
+    #[test]
+    fn what_a_group_has_used_is_read_from_its_directory() {
         let root = TempDir::new().unwrap();
         let group = root.path().join("above/group");
         fs::create_dir_all(&group).unwrap();
@@ -98,7 +148,7 @@ mod tests {
             |usec: u64| fs::write(group.join("cpu.stat"), format!("usage_usec {usec}\nuser_usec 0\n")).unwrap();
         // 1 ms of 10 ms.
         let ino = fs::metadata(&group).unwrap().ino();
-        let limit = CpuLimit { group: ino, quota_ns: 1_000_000, period_ns: 10_000_000 };
+        let limit = CpuLimit { group: ino, quota_ns: MS, period_ns: 10 * MS };
         let mut budgets = Budgets::default();
         let mut later = |ms| {
             thread::sleep(Duration::from_millis(ms));
@@ -106,13 +156,12 @@ mod tests {
         };
         has_used(500_000);
         assert!(later(0), "nothing is known yet");
-        assert!(later(0), "less than a period is too short");
         assert!(!later(10), "it has used nothing");
         has_used(501_000_000);
-        assert!(!later(0) && later(10), "it has used all and more");
-        assert!(!later(10), "nothing more");
+        assert!(later(0), "it has used all and more");
+        assert!(later(10) && !later(10), "nothing more");
         fs::remove_dir_all(&group).unwrap();
-        assert!(later(10), "nobody knows");
+        assert!(later(10), "what it uses is unknown");
     }
 
     #[test]
