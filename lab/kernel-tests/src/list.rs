@@ -2,6 +2,7 @@
 //! whether it was, how long any task had to stand still, and what was reported.
 
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     process::Command,
     sync::{
@@ -222,7 +223,7 @@ impl GuestTest {
         let bound = (planted.fault == Fault::Starve).then(|| Bound::of_ms(STARVED_AFTER_MS)).transpose()?;
         let (before, after) = (of(&session)?.counts, 1 + u64::from(self.round % 3));
         // It may go wrong in this very call.
-        let armed = session.control().hint(Some(session.slot()), Hint::Now(&(ARM + after).to_ne_bytes()));
+        let armed = arm(&session, after);
         let outcome = self.ends(planted, call, &session, &before);
         drop(bound);
         self.stop(session);
@@ -232,17 +233,22 @@ impl GuestTest {
     fn ends(&self, planted: &Planted, call: Call, session: &Session, before: &Counts) -> Result<Outcome> {
         let reported = match planted.end {
             End::TakenOut(words) => {
-                // New tasks set the timer, and a crowd is moved.
-                let stirs = || match call {
-                    Call::Timer => thread::spawn(|| ()).join().is_ok(),
-                    Call::MigrateTaskRq => self.probe.crowd().is_ok(),
+                let turns = Cell::new(before.turns);
+                // New tasks set the timer, and a crowd is moved. A task whose fair share is as long a wait has a turn: then another one starves.
+                let stirs = || match (planted.fault, call) {
+                    (Fault::Starve, _) => {
+                        let had = of(session).map_or(turns.get(), |status| status.counts.turns);
+                        turns.replace(had) == had || arm(session, 1).is_ok()
+                    }
+                    (_, Call::Timer) => thread::spawn(|| ()).join().is_ok(),
+                    (_, Call::MigrateTaskRq) => self.probe.crowd().is_ok(),
                     _ => true,
                 };
                 let found = wait("it was not found", || stirs() && !session.is_running());
                 if found.is_err() && planted.fault == Fault::KickAll {
                     return self.is_held_back(session, before);
                 }
-                found?;
+                found.with_context(|| format!("the policy: {:?}", of(session).map(|status| status.counts)))?;
                 let reported = match session.check() {
                     Err(LoadError::TakenOutOfSeveral(reported) | LoadError::TakenOut(reported)) => reported,
                     other => bail!("it is neither here nor gone: {other:?}"),
@@ -473,6 +479,11 @@ pub(crate) fn config(modules: &Path, policy: &str) -> Config {
 fn of(session: &Session) -> Result<PolicyStatus> {
     let status = Status::read()?.unwrap_or_default();
     status.policies.into_iter().find(|policy| policy.slot == session.slot()).context("it is not in the list")
+}
+
+/// It goes wrong from the `after`-th call on that can.
+fn arm(session: &Session, after: u64) -> Result<bool> {
+    Ok(session.control().hint(Some(session.slot()), Hint::Now(&(ARM + after).to_ne_bytes()))?)
 }
 
 fn wait(otherwise: &str, done: impl Fn() -> bool) -> Result<()> {
