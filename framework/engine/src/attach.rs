@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use ekiden::{Call, TaskId};
 use ekiden_host::Policy;
 
+use crate::conditions::SEVERAL;
 use crate::engine::{Engine, Handling};
 use crate::state::{Attachment, Phase, State};
 use crate::table::{How, TaskEntry};
@@ -12,8 +13,8 @@ use crate::table::{How, TaskEntry};
 impl<P: Policy> Engine<P> {
     /// Whether the policy of the task has heard of it.
     #[inline]
-    pub(crate) fn is_attached<const SINGLE: bool>(&self, state: State) -> bool {
-        state.attachment() == self.policy_slot_of::<SINGLE>(state).attachment()
+    pub(crate) fn is_attached<const CASE: u8>(&self, state: State) -> bool {
+        state.attachment() == self.policy_slot_of::<CASE>(state).attachment()
     }
 
     /// Whether a task for which no policy was chosen is attached where it is not to stay. Its policy is not the default one any more.
@@ -29,7 +30,7 @@ impl<P: Policy> Engine<P> {
         if self.is_to_leave(entry, entry.state()) {
             entry.choose_for_all(task, self.default_policy_slot());
         }
-        while !self.is_attached::<false>(entry.state()) && self.introduce_one(handling, task, entry, entry.state()) {}
+        while !self.is_attached::<SEVERAL>(entry.state()) && self.introduce_one(handling, task, entry, entry.state()) {}
     }
 
     /// The policy hears of a task that is not attached to it, unless the state has changed since it was seen. False if there is no policy left.
@@ -40,7 +41,7 @@ impl<P: Policy> Engine<P> {
         entry: &TaskEntry,
         seen: State,
     ) -> bool {
-        if self.is_attached::<false>(seen) {
+        if self.is_attached::<SEVERAL>(seen) {
             return true;
         }
         let mut policy_slot = &self.policy_slots[entry.choice()];

@@ -5,13 +5,14 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use ekiden::{Call, Calls, CpuId, TaskId};
 use ekiden_host::Policy;
-use ekiden_host::abi::{Kicks, Message, NO_CPU, RawToken, Reply};
+use ekiden_host::abi::{Kicks, Message, NO_CPU, RawToken, Reply, enqueue_flags};
 
+use crate::conditions::SEVERAL;
 use crate::engine::{Engine, Handling};
 use crate::fault::ContractViolationKind;
 use crate::notices::bit;
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
-use crate::state::{Phase, State};
+use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{TaskEntry, token};
 
 /// Calls after which a policy that asks for nothing answers the next search for work as it would have before.
@@ -20,9 +21,9 @@ const NO_NEWS: Calls =
 
 impl<P: Policy> Engine<P> {
     #[inline]
-    pub(crate) fn message<const SINGLE: bool>(
+    pub(crate) fn message<const CASE: u8>(
         &self,
-        handling: &Handling<'_, SINGLE>,
+        handling: &Handling<'_, CASE>,
         call: Call,
         task: TaskId,
         entry: &TaskEntry,
@@ -44,9 +45,9 @@ impl<P: Policy> Engine<P> {
 
     /// Calls a policy, and applies what it asks for besides its answer. One that cannot answer is taken out.
     #[inline]
-    pub(crate) fn call<const SINGLE: bool>(
+    pub(crate) fn call<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         message: &Message,
         payload: &[u8],
@@ -56,19 +57,19 @@ impl<P: Policy> Engine<P> {
 
     /// Calls a policy and leaves the reply in the caller's memory, which saves a copy.
     #[inline]
-    pub(crate) fn call_into<'a, const SINGLE: bool>(
+    pub(crate) fn call_into<'a, const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         message: &Message,
         payload: &[u8],
         room: &'a mut MaybeUninit<Reply>,
     ) -> &'a Reply {
-        let is_news = !SINGLE && !NO_NEWS.has_number(message.call);
+        let is_news = CASE == SEVERAL && !NO_NEWS.has_number(message.call);
         if is_news && self.missed.any(bit(policy_slot.index)) {
             self.tell_missed(&mut handling.rare(), policy_slot);
         }
-        let reply = policy_slot.deliver::<SINGLE>(message, payload, room);
+        let reply = policy_slot.deliver::<CASE>(message, payload, room);
         if reply.has_more() {
             self.more(&mut handling.rare(), policy_slot, message, reply);
         } else if is_news {
@@ -148,7 +149,7 @@ impl<P: Policy> Engine<P> {
             contract_violation_in = Some(call);
             let mut message = self.message(handling, call, lost.task, entry).with_token(token(lost.task, state));
             message.cpu = state.cpu();
-            let reply = *policy_slot.deliver::<false>(&message, &[], &mut MaybeUninit::uninit());
+            let reply = *policy_slot.deliver::<SEVERAL>(&message, &[], &mut MaybeUninit::uninit());
             policy_slot.has_heard();
             if reply.has_faulted() {
                 return self.take_out_of(policy_slot, None);
@@ -158,18 +159,53 @@ impl<P: Policy> Engine<P> {
         }
     }
 
+    /// The call for a task that comes to wait for a CPU and was not known to sleep; none if there is nothing more to do. Out of line, so that
+    /// a wake-up takes one comparison.
+    #[inline(never)]
+    pub(crate) fn call_of_enqueue<const CASE: u8>(
+        &self,
+        handling: &mut Handling<'_, CASE>,
+        task: TaskId,
+        entry: &TaskEntry,
+        seen: State,
+    ) -> Option<Call> {
+        match seen.phase() {
+            Phase::Blocked => Some(Call::TaskWakeup),
+            Phase::New => Some(Call::TaskNew),
+            // It has slept in between: see `EventKind::Block`.
+            Phase::Running if handling.event.flags & enqueue_flags::WAKEUP != 0 => {
+                if UPGRADABLE {
+                    self.slept(handling, self.policy_slot_of::<CASE>(seen), task, entry);
+                }
+                Some(Call::TaskWakeup)
+            }
+            Phase::Running if seen.is_yielding() => Some(Call::TaskYield),
+            Phase::Running => Some(Call::TaskPreempt),
+            Phase::Ready | Phase::ReadyByTick => {
+                self.enqueue_again(&mut handling.rare(), task, entry, seen);
+                None
+            }
+            Phase::Free => {
+                self.transit(handling.event.cpu, entry, seen, Transition::Enqueue);
+                Some(Call::TaskNew)
+            }
+            // Just released.
+            Phase::Throttled | Phase::ThrottledByTick => None,
+        }
+    }
+
     /// Delivers a call that moves a token into the policy.
     #[inline(always)]
-    pub(crate) fn hand_token<const SINGLE: bool>(
+    pub(crate) fn hand_token<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         call: Call,
         task: TaskId,
         entry: &TaskEntry,
         state: State,
         flags: u32,
     ) {
-        let policy_slot = self.policy_slot_of::<SINGLE>(state);
+        let policy_slot = self.policy_slot_of::<CASE>(state);
         let mut message = self.message(handling, call, task, entry).with_token(token(task, state));
         message.cpu = state.cpu();
         message.flags = flags;
@@ -200,7 +236,7 @@ impl<P: Policy> Engine<P> {
         entry.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         // The policy knows nothing of a task that has not waited for a CPU yet.
         let state = entry.state();
-        let policy_slot = self.policy_slot_of::<false>(state);
+        let policy_slot = self.policy_slot_of::<SEVERAL>(state);
         if policy_slot.calls().has(call) && state.phase() != Phase::New && !state.is_unheard() {
             let message = self.message(handling, call, task, entry);
             self.call(handling, policy_slot, &message, &[]);
@@ -229,9 +265,9 @@ impl<P: Policy> Engine<P> {
         handling.outcome.cpu = self.call(handling, policy_slot, &message, payload).cpu as i32;
     }
 
-    pub(crate) fn tell_cpu<const SINGLE: bool>(
+    pub(crate) fn tell_cpu<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         call: Call,
         cpu: CpuId,
@@ -242,7 +278,7 @@ impl<P: Policy> Engine<P> {
 
     /// Something about a CPU that every policy may want to know.
     #[inline]
-    pub(crate) fn tell_all<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, call: Call, cpu: CpuId) {
+    pub(crate) fn tell_all<const CASE: u8>(&self, handling: &mut Handling<'_, CASE>, call: Call, cpu: CpuId) {
         for policy_slot in self.in_order() {
             if policy_slot.calls().has(call) && policy_slot.is_taken() {
                 self.tell_cpu(handling, policy_slot, call, cpu);

@@ -1,7 +1,7 @@
 //! Policies that come, are put in order, and go, while events are under way: what CPUs read of that is published, and used when all
 //! events that could not see it have ended, which the host waits for (a grace period).
 
-use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 
 use ekiden_host::Policy;
@@ -37,7 +37,7 @@ impl<P: Policy> Engine<P> {
     /// handled as if there were several policies. True if that is new: a grace period has to pass before the next step then, after which
     /// no event is under way that counts nothing, as there is but one.
     pub fn begin_several(&self) -> bool {
-        self.single.swap(false, Release)
+        self.conditions.set_several()
     }
 
     /// The second step: the policy has a policy slot, and is asked as the last one. No task is its own before the third step, which comes after
@@ -143,7 +143,11 @@ impl<P: Policy> Engine<P> {
 
     /// Notes whether there is but one policy, in policy slot 0. All events know the order.
     fn note_lone(&self) {
-        self.single.store(self.order.get() == Order::FIRST, Release);
+        if self.order.get() == Order::FIRST {
+            self.conditions.set_single();
+        } else {
+            self.conditions.set_several();
+        }
     }
 
     /// Nothing that a CPU found is so any more.

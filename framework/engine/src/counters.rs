@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::R
 use ekiden::CpuId;
 use ekiden_host::Policy;
 
+use crate::conditions::SEVERAL;
 use crate::due::Due;
 use crate::engine::Engine;
 use crate::idle_notifications::IdleKnown;
@@ -142,11 +143,11 @@ impl<P: Policy> Engine<P> {
 
     #[inline]
     pub(crate) fn counters(&self, cpu: CpuId, policy_slot: &PolicySlot<P>) -> &Counters {
-        self.counters_here::<false>(cpu, policy_slot)
+        self.counters_here::<SEVERAL>(cpu, policy_slot)
     }
 
     #[inline]
-    pub(crate) fn counters_here<const SINGLE: bool>(&self, cpu: CpuId, policy_slot: &PolicySlot<P>) -> &Counters {
-        &self.cpu(cpu).counters[if SINGLE { 0 } else { policy_slot.index % POLICY_SLOTS }]
+    pub(crate) fn counters_here<const CASE: u8>(&self, cpu: CpuId, policy_slot: &PolicySlot<P>) -> &Counters {
+        &self.cpu(cpu).counters[if CASE != SEVERAL { 0 } else { policy_slot.index % POLICY_SLOTS }]
     }
 }

@@ -8,6 +8,7 @@ use ekiden::{CpuId, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::Status;
 
+use crate::conditions::SEVERAL;
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::pick::NO_RANK;
@@ -80,7 +81,7 @@ impl<P: Policy> Engine<P> {
         let cpu = handling.event.cpu;
         let Some(entry) = self.tasks.get(task) else { return false };
         let seen = entry.state();
-        if seen.phase() != Phase::Ready || seen.cpu() != cpu || !self.is_attached::<false>(seen) {
+        if seen.phase() != Phase::Ready || seen.cpu() != cpu || !self.is_attached::<SEVERAL>(seen) {
             return false;
         }
         let mut slice_ns = TURN_NS;
@@ -95,7 +96,7 @@ impl<P: Policy> Engine<P> {
             return false;
         }
         self.groups.sleep(task.slot);
-        let policy_slot = self.policy_slot_of::<false>(seen);
+        let policy_slot = self.policy_slot_of::<SEVERAL>(seen);
         Counters::count(&self.counters(cpu, policy_slot).turns);
         self.take_back(handling, policy_slot, task, entry);
         handling.outcome.status = Status::Run as i32;

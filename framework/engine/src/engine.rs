@@ -1,13 +1,14 @@
 //! One event in, one outcome out.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use ekiden::{Call, Calls, CpuId, Group, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
 
+use crate::conditions::{Conditions, PLAIN, SEVERAL, SINGLE};
 use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::ContractViolation;
 use crate::groups::{Groups, MAX_GROUPS};
@@ -29,8 +30,8 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) policy_slots: [PolicySlot<P>; POLICY_SLOTS],
     /// The policy slots that are taken, in the order in which their policies are asked; never empty.
     pub(crate) order: Published,
-    /// Whether policy slot 0 is the only one: looked at all the time.
-    pub(crate) single: AtomicBool,
+    /// Whether there may be several policies, or groups, or no policy is left.
+    pub(crate) conditions: Conditions,
     /// The policies that are told of idle CPUs, a bit each.
     pub(crate) listeners: AtomicU8,
     /// Policy slots whose policies go while events that know them are under way, a bit each.
@@ -49,18 +50,16 @@ pub struct Engine<P = Box<dyn Policy>> {
     /// Tasks that run without their policy being asked: in the lower half how many there is no room for, in the upper how many are owed a turn.
     pub(crate) unasked: AtomicU64,
     pub(crate) scans: Scans,
-    /// No policy is left.
-    pub(crate) faulted: AtomicBool,
 }
 
-/// One event while it is being handled. `SINGLE` says that there is but one policy, in policy slot 0, which spares what is frequent all
+/// One event while it is being handled. `CASE` says whether there is but one policy, in policy slot 0, which spares what is frequent all
 /// that is there for several.
-pub(crate) struct Handling<'a, const SINGLE: bool = false> {
+pub(crate) struct Handling<'a, const CASE: u8 = SEVERAL> {
     pub(crate) event: &'a Event,
     pub(crate) outcome: &'a mut Outcome,
 }
 
-impl<const SINGLE: bool> Handling<'_, SINGLE> {
+impl<const CASE: u8> Handling<'_, CASE> {
     /// This event for code that is rarely run: it handles several policies, at their cost.
     #[inline]
     pub(crate) fn rare(&mut self) -> Handling<'_> {
@@ -79,7 +78,7 @@ impl<P: Policy> Engine<P> {
         let mut engine = Self {
             policy_slots: core::array::from_fn(PolicySlot::free),
             order: Published::default(),
-            single: AtomicBool::new(true),
+            conditions: Conditions::default(),
             listeners: AtomicU8::new(0),
             leaving: AtomicU8::new(0),
             missed: IdleMissed::default(),
@@ -94,7 +93,6 @@ impl<P: Policy> Engine<P> {
             cpus,
             unasked: AtomicU64::new(0),
             scans: Scans::default(),
-            faulted: AtomicBool::new(false),
         };
         // An engine without policies has room for one, and no CPU is idle yet.
         let _ = engine.add(policy, true, &mut Outcome::default());
@@ -111,7 +109,7 @@ impl<P: Policy> Engine<P> {
     /// Whether [`EventKind::SelectCpu`] has to be delivered for a task: its policy chooses CPUs, or has not all of them.
     #[inline]
     pub fn chooses_cpu(&self, task: TaskId) -> bool {
-        let asks = |entry: &TaskEntry| self.policy_slot_of::<false>(entry.state()).calls().has(Call::SelectTaskRq);
+        let asks = |entry: &TaskEntry| self.policy_slot_of::<SEVERAL>(entry.state()).calls().has(Call::SelectTaskRq);
         self.is_shared() || self.tasks.get(task).is_some_and(asks)
     }
 
@@ -171,19 +169,19 @@ impl<P: Policy> Engine<P> {
     #[inline(always)]
     pub fn deliver(&self, event: &Event, payload: &[u8], outcome: &mut Outcome) {
         debug_assert_eq!(*outcome, Outcome::default(), "an outcome comes in zeroed");
-        if self.faulted.load(Relaxed) {
+        if self.conditions.are_plain() {
+            self.handle(&mut Handling::<PLAIN> { event, outcome }, payload);
+        } else if self.conditions.are_over() {
             outcome.status = Status::Fault as i32;
-            return;
-        }
-        if self.is_single() {
-            self.handle(&mut Handling::<true> { event, outcome }, payload);
+        } else if self.is_single() {
+            self.handle(&mut Handling::<SINGLE> { event, outcome }, payload);
         } else {
-            self.handle(&mut Handling::<false> { event, outcome }, payload);
+            self.handle(&mut Handling::<SEVERAL> { event, outcome }, payload);
         }
     }
 
     #[inline(always)]
-    fn handle<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, payload: &[u8]) {
+    fn handle<const CASE: u8>(&self, handling: &mut Handling<'_, CASE>, payload: &[u8]) {
         let event = handling.event;
         // The three of a task switch first: they are most of what there is.
         if event.kind == EventKind::Enqueue as u32 {
@@ -200,8 +198,8 @@ impl<P: Policy> Engine<P> {
 
     /// The last of every outcome: whether the policy is still there.
     #[inline]
-    pub(crate) fn end<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>) {
-        if self.faulted.load(Relaxed) {
+    pub(crate) fn end<const CASE: u8>(&self, handling: &mut Handling<'_, CASE>) {
+        if self.conditions.are_over() {
             handling.outcome.status = Status::Fault as i32;
         }
     }
@@ -247,7 +245,7 @@ impl<P: Policy> Engine<P> {
             }),
             REFUSED => self.with_task(handling, Self::pick_refused),
             TICK => self.with_task(handling, |engine, handling, task, entry| {
-                let policy_slot = engine.policy_slot_of::<false>(entry.state());
+                let policy_slot = engine.policy_slot_of::<SEVERAL>(entry.state());
                 Counters::count(&engine.counters(handling.event.cpu, policy_slot).ticks);
                 engine.tick_beyond(handling);
                 engine.tick_due(handling);
@@ -285,15 +283,15 @@ impl<P: Policy> Engine<P> {
 
     /// Runs `handle` with the event's task, or says that there is none.
     #[inline]
-    fn with_task<const SINGLE: bool>(
+    fn with_task<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
-        handle: impl FnOnce(&Self, &mut Handling<'_, SINGLE>, TaskId, &TaskEntry),
+        handling: &mut Handling<'_, CASE>,
+        handle: impl FnOnce(&Self, &mut Handling<'_, CASE>, TaskId, &TaskEntry),
     ) {
         let task = handling.event.task;
         match self.tasks.get(task) {
             Some(entry) => {
-                if UPGRADABLE && !self.is_attached::<SINGLE>(entry.state()) {
+                if UPGRADABLE && !self.is_attached::<CASE>(entry.state()) {
                     self.attach(&mut handling.rare(), task, entry);
                 }
                 handle(self, handling, task, entry);
@@ -303,7 +301,7 @@ impl<P: Policy> Engine<P> {
     }
 
     fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
-        let policy_slot = self.policy_slot_of::<false>(entry.state());
+        let policy_slot = self.policy_slot_of::<SEVERAL>(entry.state());
         if !policy_slot.calls().has(Call::SelectTaskRq) {
             handling.outcome.cpu = handling.event.args[0] as i32;
             return;
@@ -327,48 +325,36 @@ impl<P: Policy> Engine<P> {
 
     /// The kernel puts a task on the run queue of the event's CPU.
     #[inline]
-    fn enqueue<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>) {
+    fn enqueue<const CASE: u8>(&self, handling: &mut Handling<'_, CASE>) {
         let (event, task) = (handling.event, handling.event.task);
         let Some(entry) = self.tasks.get(task) else {
             handling.outcome.status = Status::Invalid as i32;
             return;
         };
-        if self.groups.is_active() && self.waits_in_group(&mut handling.rare(), task, entry, Phase::Throttled) {
+        if self.any_group::<CASE>() && self.waits_in_group(&mut handling.rare(), task, entry, Phase::Throttled) {
             return;
         }
         entry.runtime_ns.store(event.runtime_ns, Relaxed);
         // Looked at once: this is the busiest of all.
         let mut seen = entry.state();
-        if UPGRADABLE && !self.is_attached::<SINGLE>(seen) {
+        if UPGRADABLE && !self.is_attached::<CASE>(seen) {
             self.attach(&mut handling.rare(), task, entry);
             seen = entry.state();
         }
-        if !SINGLE && entry.choice() != seen.policy_slot() {
+        if CASE == SEVERAL && entry.choice() != seen.policy_slot() {
             self.change_policy(&mut handling.rare(), task, entry);
             seen = entry.state();
         }
-        let policy_slot = self.policy_slot_of::<SINGLE>(seen);
+        let policy_slot = self.policy_slot_of::<CASE>(seen);
+        // What is woken up first.
         let call = match seen.phase() {
             Phase::Blocked => Call::TaskWakeup,
-            Phase::New => Call::TaskNew,
-            // It has slept in between: see `EventKind::Block`.
-            Phase::Running if event.flags & enqueue_flags::WAKEUP != 0 => {
-                if UPGRADABLE {
-                    self.slept(handling, policy_slot, task, entry);
-                }
-                Call::TaskWakeup
-            }
-            Phase::Running if seen.is_yielding() => Call::TaskYield,
-            Phase::Running => Call::TaskPreempt,
-            Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(&mut handling.rare(), task, entry, seen),
-            Phase::Free => {
-                self.transit(event.cpu, entry, seen, Transition::Enqueue);
-                Call::TaskNew
-            }
-            // Just released.
-            Phase::Throttled | Phase::ThrottledByTick => return,
+            _ => match self.call_of_enqueue(handling, task, entry, seen) {
+                Some(call) => call,
+                None => return,
+            },
         };
-        if self.groups.is_active() && !self.admit(&mut handling.rare(), task, entry, call, Phase::Throttled) {
+        if self.any_group::<CASE>() && !self.admit(&mut handling.rare(), task, entry, call, Phase::Throttled) {
             return;
         }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
@@ -378,7 +364,7 @@ impl<P: Policy> Engine<P> {
         }
         let for_idle = event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu);
         self.hand_token(handling, call, task, entry, state, if for_idle { FOR_IDLE } else { 0 });
-        if !SINGLE {
+        if CASE == SEVERAL {
             // It has faulted, here or elsewhere.
             if state.attachment() != policy_slot.attachment() {
                 return self.attach(&mut handling.rare(), task, entry);
@@ -391,7 +377,7 @@ impl<P: Policy> Engine<P> {
             if !self.idle.contains(event.cpu) || !self.pick_for_idle(handling, policy_slot, event.cpu, task) {
                 self.kick_another(&mut handling.rare(), task);
             }
-        } else if !SINGLE {
+        } else if CASE == SEVERAL {
             self.overtake(handling, policy_slot, event.cpu);
         }
     }
@@ -406,15 +392,15 @@ impl<P: Policy> Engine<P> {
 
     /// The policy holds the task's token already: it was made to give way, or the kernel moved it.
     #[cold]
-    fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, seen: State) {
+    pub(crate) fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry, seen: State) {
         let cpu = handling.event.cpu;
         // It may be allowed elsewhere by now, or has left the CPU that ran it: CPUs that could not have it are to look again.
-        self.policy_slot_of::<false>(seen).has_heard();
+        self.policy_slot_of::<SEVERAL>(seen).has_heard();
         if seen.cpu() != cpu {
             self.move_to(handling, task, entry, seen, cpu, Phase::Ready);
         } else if seen.phase() == Phase::ReadyByTick && !entry.try_state(seen, seen.in_phase(Phase::Ready)) {
             // Only the CPU that it ran on may change a task in this phase, and that is here.
-            Counters::count(&self.counters(cpu, self.policy_slot_of::<false>(seen)).unexpected_transitions);
+            Counters::count(&self.counters(cpu, self.policy_slot_of::<SEVERAL>(seen)).unexpected_transitions);
         }
         if let Some(cpu) = entry.wish.take() {
             // A CPU that has found something else looks again by itself; but what it runs may be of a policy that is asked later.
@@ -428,9 +414,9 @@ impl<P: Policy> Engine<P> {
     }
 
     #[inline]
-    fn block<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, task: TaskId, entry: &TaskEntry) {
+    fn block<const CASE: u8>(&self, handling: &mut Handling<'_, CASE>, task: TaskId, entry: &TaskEntry) {
         let event = handling.event;
-        if self.groups.is_active() && self.sleeps_in_group(&mut handling.rare(), task, entry) {
+        if self.any_group::<CASE>() && self.sleeps_in_group(&mut handling.rare(), task, entry) {
             return;
         }
         let mut seen = entry.state();
@@ -442,10 +428,10 @@ impl<P: Policy> Engine<P> {
         match seen.phase() {
             Phase::Running => {
                 entry.set_state(seen.in_phase(Phase::Blocked));
-                self.slept(handling, self.policy_slot_of::<SINGLE>(seen), task, entry);
+                self.slept(handling, self.policy_slot_of::<CASE>(seen), task, entry);
             }
             Phase::Ready | Phase::ReadyByTick => {
-                self.take_back(&mut handling.rare(), self.policy_slot_of::<SINGLE>(seen), task, entry);
+                self.take_back(&mut handling.rare(), self.policy_slot_of::<CASE>(seen), task, entry);
                 self.groups.sleep(task.slot);
             }
             Phase::New | Phase::Blocked | Phase::Free | Phase::Throttled | Phase::ThrottledByTick => {
@@ -456,9 +442,9 @@ impl<P: Policy> Engine<P> {
 
     /// The task sleeps, by what the host says or by what follows from it.
     #[inline]
-    pub(crate) fn slept<const SINGLE: bool>(
+    pub(crate) fn slept<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         task: TaskId,
         entry: &TaskEntry,
@@ -472,13 +458,19 @@ impl<P: Policy> Engine<P> {
     /// Whether there is but one policy, in policy slot 0.
     #[inline]
     pub(crate) fn is_single(&self) -> bool {
-        !UPGRADABLE || self.single.load(Acquire)
+        !UPGRADABLE || self.conditions.are_single()
+    }
+
+    /// Whether there is a group besides the root.
+    #[inline]
+    pub(crate) fn any_group<const CASE: u8>(&self) -> bool {
+        CASE != PLAIN && self.groups.is_active()
     }
 
     /// The policy slot of the policy that has heard of a task in this state.
     #[inline]
-    pub(crate) fn policy_slot_of<const SINGLE: bool>(&self, state: State) -> &PolicySlot<P> {
-        &self.policy_slots[if SINGLE { 0 } else { state.policy_slot() }]
+    pub(crate) fn policy_slot_of<const CASE: u8>(&self, state: State) -> &PolicySlot<P> {
+        &self.policy_slots[if CASE != SEVERAL { 0 } else { state.policy_slot() }]
     }
 
     /// How many CPUs the machine has.

@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use ekiden::{Call, CpuId, CpuMask, RefusalReason, TaskId};
 use ekiden_host::Policy;
 
+use crate::conditions::SEVERAL;
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::policy_slots::PolicySlot;
@@ -195,7 +196,7 @@ impl<P: Policy> Engine<P> {
     /// Checks a transition. One that is not in the list is counted and kept, and has the consequence that was chosen.
     #[inline]
     pub(crate) fn transit(&self, cpu: CpuId, entry: &TaskEntry, seen: State, by: Transition) {
-        let policy_slot = self.policy_slot_of::<false>(seen);
+        let policy_slot = self.policy_slot_of::<SEVERAL>(seen);
         if policy_slot.checks() != Checks::Off && by.from(seen.phase()).is_none() {
             self.unexpected_transition(
                 policy_slot,

@@ -61,10 +61,9 @@ impl IdleCpus {
     #[inline]
     pub(crate) fn note(&self, cpu: CpuId, idle: bool) -> bool {
         let Some(word) = self.words.get((cpu / 64) as usize) else { return false };
-        let bit = bit(cpu);
-        let is_news = (word.idle.load(Relaxed) & bit != 0) != idle;
+        let is_news = (word.idle.load(Relaxed) >> (cpu % 64) & 1 != 0) != idle;
         if is_news {
-            word.change(bit, idle);
+            word.change(cpu, idle);
         }
         is_news
     }
@@ -77,7 +76,8 @@ impl IdleCpus {
 
 impl Word {
     #[inline(never)]
-    fn change(&self, bit: u64, idle: bool) {
+    fn change(&self, cpu: CpuId, idle: bool) {
+        let bit = bit(cpu);
         if idle {
             // It may have been taken just when it was not idle any more.
             self.forget(bit);

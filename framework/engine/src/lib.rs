@@ -13,6 +13,7 @@ mod attach;
 mod beyond;
 mod calls;
 mod coming;
+mod conditions;
 mod counters;
 mod due;
 mod engine;

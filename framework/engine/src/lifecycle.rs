@@ -7,6 +7,7 @@ use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Status};
 use zerocopy::FromBytes;
 
+use crate::conditions::SEVERAL;
 use crate::engine::{Engine, Handling};
 use crate::state::{Phase, Transition};
 use crate::table::TaskEntry;
@@ -45,7 +46,7 @@ impl<P: Policy> Engine<P> {
         while !entry.try_state(seen, seen.issue(Phase::New, seen.cpu())) {
             seen = entry.state();
         }
-        self.take_back(handling, self.policy_slot_of::<false>(seen), task, entry);
+        self.take_back(handling, self.policy_slot_of::<SEVERAL>(seen), task, entry);
         self.leaves(entry);
         self.leave_groups(handling, task, entry);
         self.forget_task(task);
@@ -53,7 +54,7 @@ impl<P: Policy> Engine<P> {
 
     pub(crate) fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
         self.transit(handling.event.cpu, entry, entry.state(), Transition::Depart);
-        let policy_slot = self.policy_slot_of::<false>(entry.state());
+        let policy_slot = self.policy_slot_of::<SEVERAL>(entry.state());
         if policy_slot.calls().has(Call::TaskDead) {
             let message = self.message(handling, Call::TaskDead, task, entry);
             self.call(handling, policy_slot, &message, &[]);

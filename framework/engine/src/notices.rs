@@ -7,6 +7,7 @@ use ekiden::{Call, CpuId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Outcome, Status};
 
+use crate::conditions::SEVERAL;
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::idle_notifications::PolicySlots;
@@ -16,9 +17,9 @@ impl<P: Policy> Engine<P> {
     /// A CPU has found nothing to run. `asked` are the policies that were asked, and `before` how many tasks had been handed over
     /// when it began to ask.
     #[inline]
-    pub(crate) fn found_nothing<const SINGLE: bool>(
+    pub(crate) fn found_nothing<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         cpu: CpuId,
         asked: PolicySlots,
         before: u32,
@@ -36,7 +37,7 @@ impl<P: Policy> Engine<P> {
         }
         let listeners = self.listeners.load(Relaxed);
         let (told, passed_over) = (listeners & asked, listeners & !asked);
-        if !SINGLE && passed_over != 0 {
+        if CASE == SEVERAL && passed_over != 0 {
             self.missed.pass_over(passed_over);
         }
         if told != 0 {
@@ -48,7 +49,7 @@ impl<P: Policy> Engine<P> {
     /// Tasks in queues that CPUs share, and those of groups that have time again, are handed over by whichever CPU it happens on. This one
     /// may have asked just before.
     #[inline]
-    fn look_again<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, cpu: CpuId, before: u32) {
+    fn look_again<const CASE: u8>(&self, handling: &mut Handling<'_, CASE>, cpu: CpuId, before: u32) {
         if self.idle.handed.came_since(before) {
             handling.outcome.kicks.add(cpu);
         }
@@ -106,7 +107,7 @@ impl<P: Policy> Engine<P> {
     /// The policy in a policy slot is new, and hears of all CPUs that are idle.
     pub(crate) fn tell_of_idle_cpus(&self, policy_slot: usize, outcome: &mut Outcome) {
         let event = Event::default();
-        let handling = &mut Handling::<false> { event: &event, outcome };
+        let handling = &mut Handling::<SEVERAL> { event: &event, outcome };
         let policy_slot = &self.policy_slots[policy_slot];
         if policy_slot.calls().has(Call::EnterIdle) {
             self.missed.pass_over(bit(policy_slot.index));

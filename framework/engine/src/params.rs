@@ -6,6 +6,7 @@ use ekiden_host::Policy;
 use ekiden_host::abi::{RawParams, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::conditions::SEVERAL;
 use crate::engine::{Engine, Handling};
 use crate::state::Phase;
 use crate::table::TaskEntry;
@@ -62,7 +63,7 @@ impl<P: Policy> Engine<P> {
     }
 
     fn tell_params(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
-        let policy_slot = self.policy_slot_of::<false>(entry.state());
+        let policy_slot = self.policy_slot_of::<SEVERAL>(entry.state());
         let params = self.kept(task).get(task);
         // They may be for another policy, which the task is to have later, or had before.
         if params.declared != 0

@@ -7,6 +7,7 @@ use ekiden::{Call, CpuId, RefusalReason, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{BALANCE_TOO, Event, Message, Outcome, RawToken, Reply, Status, pick_flags};
 
+use crate::conditions::SEVERAL;
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::fault::ContractViolationKind;
@@ -36,7 +37,7 @@ pub(crate) enum Found {
 impl<P: Policy> Engine<P> {
     /// A CPU looks for work: first the task that ran so far goes to the policy, then the policy chooses.
     #[inline]
-    pub(crate) fn pick<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>) {
+    pub(crate) fn pick<const CASE: u8>(&self, handling: &mut Handling<'_, CASE>) {
         let Event { cpu, task, .. } = *handling.event;
         if cpu >= self.nr_cpus() {
             handling.outcome.status = Status::Invalid as i32;
@@ -46,15 +47,15 @@ impl<P: Policy> Engine<P> {
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
             self.give_way(&mut handling.rare());
         } else if let Some(entry) = self.tasks.get(task) {
-            if self.groups.is_active() {
+            if self.any_group::<CASE>() {
                 self.sleeps_in_group(&mut handling.rare(), task, entry);
             }
             let seen = entry.state();
-            if UPGRADABLE && !self.is_attached::<SINGLE>(seen) {
+            if UPGRADABLE && !self.is_attached::<CASE>(seen) {
                 self.attach(&mut handling.rare(), task, entry);
             } else if seen.phase() == Phase::Running {
                 entry.set_state(seen.in_phase(Phase::Blocked));
-                let policy_slot = self.policy_slot_of::<SINGLE>(seen);
+                let policy_slot = self.policy_slot_of::<CASE>(seen);
                 if UPGRADABLE && policy_slot.calls().has(Call::TaskBlocked) {
                     entry.runtime_ns.store(handling.event.runtime_ns, Relaxed);
                     self.slept(handling, policy_slot, task, entry);
@@ -64,7 +65,7 @@ impl<P: Policy> Engine<P> {
         if self.any_unasked() && (self.runs_due(&mut handling.rare()) || self.runs_beyond(&mut handling.rare())) {
             return;
         }
-        if !SINGLE {
+        if CASE == SEVERAL {
             return self.pick_of_several(&mut handling.rare(), cpu, before);
         }
         let policy_slot = &self.policy_slots[0];
@@ -90,9 +91,9 @@ impl<P: Policy> Engine<P> {
 
     /// Asks one policy, without a call in between.
     #[inline(always)]
-    pub(crate) fn ask_here<const SINGLE: bool>(
+    pub(crate) fn ask_here<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         cpu: CpuId,
         balance: bool,
@@ -128,9 +129,9 @@ impl<P: Policy> Engine<P> {
 
     /// `None` if the policy is to be asked again.
     #[inline(always)]
-    fn ask_once<const SINGLE: bool>(
+    fn ask_once<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         cpu: CpuId,
         may_bring: &mut bool,
@@ -147,7 +148,7 @@ impl<P: Policy> Engine<P> {
             }
             return Some(Found::Nothing);
         }
-        if self.run(handling, policy_slot, cpu, *token, *slice_ns) {
+        if self.run(handling, policy_slot, cpu, token, *slice_ns) {
             return Some(Found::Something);
         }
         (!policy_slot.is_taken()).then_some(Found::Nothing)
@@ -162,7 +163,7 @@ impl<P: Policy> Engine<P> {
             return;
         }
         entry.runtime_ns.store(event.runtime_ns, Relaxed);
-        if UPGRADABLE && !self.is_attached::<false>(entry.state()) {
+        if UPGRADABLE && !self.is_attached::<SEVERAL>(entry.state()) {
             self.attach(handling, event.task, entry);
         }
         if entry.choice() != entry.state().policy_slot() {
@@ -185,7 +186,7 @@ impl<P: Policy> Engine<P> {
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         entry.set_state(state);
         self.hand_token(handling, call, event.task, entry, state, 0);
-        if UPGRADABLE && !self.is_attached::<false>(entry.state()) {
+        if UPGRADABLE && !self.is_attached::<SEVERAL>(entry.state()) {
             self.attach(handling, event.task, entry);
         }
     }
@@ -206,22 +207,22 @@ impl<P: Policy> Engine<P> {
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
     #[inline(always)]
-    pub(crate) fn run<const SINGLE: bool>(
+    pub(crate) fn run<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         cpu: CpuId,
-        raw: RawToken,
+        raw: &RawToken,
         slice_ns: u64,
     ) -> bool {
         let Some(entry) = self.tasks.get(raw.task) else {
-            self.refuse(&mut handling.rare(), policy_slot, cpu, raw, RefusalReason::Gone, None);
+            self.refuse(&mut handling.rare(), policy_slot, cpu, *raw, RefusalReason::Gone, None);
             return false;
         };
         let seen = entry.state();
         let is_good = raw.cpu == cpu && seen.waits_with(raw.serial, cpu);
         let mut slice_ns = slice_ns;
-        if is_good && self.groups.is_active() {
+        if is_good && self.any_group::<CASE>() {
             match self.slice_in_group(&mut handling.rare(), raw.task, entry, seen, slice_ns) {
                 Some(shorter_ns) => slice_ns = shorter_ns,
                 None => return false,
@@ -235,7 +236,7 @@ impl<P: Policy> Engine<P> {
             } else {
                 RefusalReason::WrongCpu
             };
-            self.refuse(&mut handling.rare(), policy_slot, cpu, raw, reason, Some(entry));
+            self.refuse(&mut handling.rare(), policy_slot, cpu, *raw, reason, Some(entry));
             return false;
         }
         let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(policy_slot, cpu, entry) } else { slice_ns };
@@ -244,7 +245,7 @@ impl<P: Policy> Engine<P> {
         outcome.task = raw.task;
         outcome.host_task = entry.host_task.load(Relaxed);
         outcome.slice_ns = slice_ns;
-        Counters::count(&self.counters_here::<SINGLE>(cpu, policy_slot).picks);
+        Counters::count(&self.counters_here::<CASE>(cpu, policy_slot).picks);
         if seen.is_claimed() {
             Counters::count(&self.counters(cpu, policy_slot).migrations);
         }
@@ -333,7 +334,7 @@ impl<P: Policy> Engine<P> {
         if !entry.try_state(seen, state.moving()) {
             return false;
         }
-        let policy_slot = self.policy_slot_of::<false>(seen);
+        let policy_slot = self.policy_slot_of::<SEVERAL>(seen);
         Counters::count(&self.counters(cpu, policy_slot).migrations);
         let mut message = self.message(handling, Call::MigrateTaskRq, task, entry).with_token(token(task, state));
         message.cpu = cpu;
@@ -359,17 +360,17 @@ impl<P: Policy> Engine<P> {
 
     /// The task was woken for an idle CPU: asks the policy right away what that CPU is to run, so that the CPU does not
     /// have to. Whether it runs the task.
-    pub(crate) fn pick_for_idle<const SINGLE: bool>(
+    pub(crate) fn pick_for_idle<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         cpu: CpuId,
         woken: TaskId,
     ) -> bool {
         let reply = self.call(handling, policy_slot, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
-        let runs = !reply.token.is_none() && self.run(handling, policy_slot, cpu, reply.token, reply.slice_ns);
+        let runs = !reply.token.is_none() && self.run(handling, policy_slot, cpu, &reply.token, reply.slice_ns);
         if !runs || handling.outcome.task == woken {
-            if !SINGLE {
+            if CASE == SEVERAL {
                 self.has_cpu(cpu, policy_slot.index);
             }
             return runs;
@@ -400,7 +401,7 @@ impl<P: Policy> Engine<P> {
 
     /// The host could not run what was picked: the task waits again, where the kernel has it.
     pub(crate) fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
-        Counters::count(&self.counters(handling.event.cpu, self.policy_slot_of::<false>(entry.state())).refusals);
+        Counters::count(&self.counters(handling.event.cpu, self.policy_slot_of::<SEVERAL>(entry.state())).refusals);
         let reason = RefusalReason::from_number(handling.event.args[0] as u32);
         let (seen, by) = (entry.state(), handling.event.args[1]);
         if seen.phase() == Phase::New {
@@ -451,7 +452,7 @@ impl<P: Policy> Engine<P> {
         let mut message = self.message(handling, Call::PntErr, task, entry).with_token(token(task, state));
         message.cpu = cpu;
         message.flags = reason as u32;
-        self.call(handling, self.policy_slot_of::<false>(state), &message, &[]);
+        self.call(handling, self.policy_slot_of::<SEVERAL>(state), &message, &[]);
     }
 
     /// Hands back a token that cannot be honoured.

@@ -10,6 +10,7 @@ use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Kicks, Message, Outcome, Reply};
 use spin::Once;
 
+use crate::conditions::SEVERAL;
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, ContractViolation, Fault, UnexpectedTransition};
@@ -70,14 +71,14 @@ impl<P: Policy> PolicySlot<P> {
 
     /// Calls the policy. Without one, the reply is the default.
     #[inline]
-    pub(crate) fn deliver<'a, const SINGLE: bool>(
+    pub(crate) fn deliver<'a, const CASE: u8>(
         &self,
         message: &Message,
         payload: &[u8],
         reply: &'a mut MaybeUninit<Reply>,
     ) -> &'a mut Reply {
         match self.policy.get() {
-            Some(policy) => policy.deliver_to(message, payload, reply, SINGLE),
+            Some(policy) => policy.deliver_to(message, payload, reply, CASE != SEVERAL),
             None => reply.write(Reply::default()),
         }
     }
@@ -251,7 +252,7 @@ impl<P: Policy> Engine<P> {
 
     /// Whether there is no policy left.
     pub fn is_over(&self) -> bool {
-        self.faulted.load(Acquire)
+        self.conditions.are_over()
     }
 
     /// The policy slot of the policy that gets the tasks for which no policy was chosen.
@@ -324,7 +325,7 @@ impl<P: Policy> Engine<P> {
     /// Cost: one look for each entry that was ever in use, and one call for each task that waits.
     pub fn introduce(&self, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
-        let handling = &mut Handling::<false> { event: &event, outcome };
+        let handling = &mut Handling::<SEVERAL> { event: &event, outcome };
         let mut end = first.saturating_add(most);
         if first == 0 {
             // A policy that is alone now is told of everything at once from here on.
@@ -336,7 +337,7 @@ impl<P: Policy> Engine<P> {
                 // The choice was not meant for a policy that comes to that policy slot later.
                 entry.choose_for_all(view.id, self.default_policy_slot());
             }
-            if self.is_attached::<false>(view.state) && !self.is_to_leave(entry, view.state) {
+            if self.is_attached::<SEVERAL>(view.state) && !self.is_to_leave(entry, view.state) {
                 continue;
             }
             if self.leaving.load(Relaxed) & bit(view.state.policy_slot()) == 0 {
@@ -397,7 +398,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn find_default(&self) {
         while !self.policy_slots[self.default_policy_slot()].is_taken() {
             let Some(policy_slot) = self.in_order().find(|policy_slot| policy_slot.is_taken()) else {
-                return self.faulted.store(true, Release);
+                return self.conditions.set_over();
             };
             self.default_policy_slot.store(policy_slot.index as u32, Relaxed);
             // It may have gone since it was found, while another CPU found another one: first said, then looked at again.
@@ -417,7 +418,7 @@ impl<P: Policy> Engine<P> {
 
     /// Why all policies were taken out, if they were: the reason of the first that has one.
     pub fn fault(&self) -> Option<Fault> {
-        if !self.faulted.load(Acquire) {
+        if !self.conditions.are_over() {
             return None;
         }
         self.in_order().find_map(|policy_slot| policy_slot.fault.lock().clone())
@@ -433,13 +434,13 @@ impl<P: Policy> Engine<P> {
                 *first = Some(fault.clone());
             }
         }
-        self.faulted.store(true, Release);
+        self.conditions.set_over();
     }
 
     /// Takes all policies out without touching memory that has to be allocated: for a host that cannot know in which state
     /// things are. The host keeps the reason.
     #[cold]
     pub fn silence(&self) {
-        self.faulted.store(true, Release);
+        self.conditions.set_over();
     }
 }

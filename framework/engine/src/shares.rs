@@ -11,6 +11,7 @@ use ekiden::{Call, CpuId, CpuMask, RefusalReason, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{BALANCE_TOO, Message, NO_CLAIMS, Reply};
 
+use crate::conditions::SEVERAL;
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
 use crate::order::Order;
@@ -243,7 +244,7 @@ impl<P: Policy> Engine<P> {
 
     /// The host or the policy has chosen a CPU for a task, which may be one that the policy may not use.
     pub(crate) fn keep_in(&self, handling: &mut Handling<'_>, task: TaskId, entry: &TaskEntry) {
-        let (policy_slot, chosen) = (self.policy_slot_of::<false>(entry.state()), handling.outcome.cpu as u32);
+        let (policy_slot, chosen) = (self.policy_slot_of::<SEVERAL>(entry.state()), handling.outcome.cpu as u32);
         if let Some(cpu) = self.refuge(policy_slot, task, chosen) {
             handling.outcome.cpu = cpu as i32;
         }
@@ -255,7 +256,7 @@ impl<P: Policy> Engine<P> {
         if seen.phase() != Phase::Ready {
             return false;
         }
-        let Some(cpu) = self.refuge(self.policy_slot_of::<false>(seen), task, seen.cpu()) else { return false };
+        let Some(cpu) = self.refuge(self.policy_slot_of::<SEVERAL>(seen), task, seen.cpu()) else { return false };
         let moved = self.move_to(handling, task, entry, seen, cpu, Phase::Ready);
         handling.outcome.kicks.add(cpu);
         moved
@@ -266,7 +267,7 @@ impl<P: Policy> Engine<P> {
         let entry = self.tasks.get(handling.event.task)?;
         let seen = entry.state();
         let leaves = seen.phase() == Phase::ReadyByTick
-            && self.refuge(self.policy_slot_of::<false>(seen), handling.event.task, handling.event.cpu).is_some();
+            && self.refuge(self.policy_slot_of::<SEVERAL>(seen), handling.event.task, handling.event.cpu).is_some();
         leaves.then_some(seen.policy_slot())
     }
 
@@ -304,7 +305,7 @@ impl<P: Policy> Engine<P> {
                     }
                 }
             }
-            if self.run(handling, policy_slot, cpu, raw, slice_ns) {
+            if self.run(handling, policy_slot, cpu, &raw, slice_ns) {
                 return Found::Something;
             }
             if !policy_slot.is_taken() {

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Outcome};
 
+use crate::conditions::SEVERAL;
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
@@ -189,7 +190,7 @@ impl<P: Policy> Engine<P> {
     /// Cost: one look for each entry that was ever in use. Nothing where tasks wait and run.
     pub fn find_starved(&self, scan: Scan, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
-        let handling = &mut Handling::<false> { event: &event, outcome };
+        let handling = &mut Handling::<SEVERAL> { event: &event, outcome };
         if first == 0 && self.is_silent(scan) {
             self.scans.silent.fetch_add(1, Relaxed);
             return None;
@@ -201,7 +202,7 @@ impl<P: Policy> Engine<P> {
         let parts = if self.is_single() { 1 } else { ROUND_TICKS / TURN_TICKS };
         for view in self.tasks.between(first, end) {
             let is_waiting = view.state.phase().is_waiting();
-            let policy_slot = self.policy_slot_of::<false>(view.state);
+            let policy_slot = self.policy_slot_of::<SEVERAL>(view.state);
             let here = self.cpu(view.state.cpu());
             if is_waiting || view.state.phase().is_running() {
                 here.demand.count(scan.number, view.weight);
@@ -226,7 +227,7 @@ impl<P: Policy> Engine<P> {
             if waits >= most
                 && (waits - here.presence.away_in(waits) >= most
                     || waits >= scan.most.saturating_mul(AWAY_PERCENT) / 100)
-                && self.is_attached::<false>(view.state)
+                && self.is_attached::<SEVERAL>(view.state)
                 && policy_slot.is_taken()
             {
                 let (ms, pid, cpu) = (u64::from(waits) * u64::from(scan.apart_ms), view.pid, view.state.cpu());

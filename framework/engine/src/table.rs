@@ -22,9 +22,9 @@ pub(crate) struct TaskEntry {
     state: AtomicU64,
     pub(crate) host_task: AtomicU64,
     pub(crate) runtime_ns: AtomicU64,
-    /// The generation of the task; 0 in a free entry, which no id can name.
-    generation: AtomicU32,
-    generation_next: AtomicU32,
+    /// The generation of the task, which is not 0; in an entry without a task [`NO_TASK`] and that of the next one, which no id can
+    /// name. So one comparison finds out all that there is to know of an id.
+    generation: AtomicU64,
     pub(crate) pid: AtomicU32,
     /// What the policy is told of its weight, and what it weighs among the tasks of its group.
     pub(crate) weight: AtomicU32,
@@ -36,6 +36,9 @@ pub(crate) struct TaskEntry {
     /// How much of its run time was charged to its policy. Only if policies weigh something.
     pub(crate) charged_ns: AtomicU64,
 }
+
+/// The bit of an entry without a task, in [`TaskEntry::generation`].
+const NO_TASK: u64 = 1 << 32;
 
 /// How a policy was chosen for a task: a set of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,8 +70,7 @@ impl TaskEntry {
             state: AtomicU64::new(0),
             host_task: AtomicU64::new(0),
             runtime_ns: AtomicU64::new(0),
-            generation: AtomicU32::new(0),
-            generation_next: AtomicU32::new(1),
+            generation: AtomicU64::new(NO_TASK | 1),
             pid: AtomicU32::new(0),
             weight: AtomicU32::new(0),
             own_weight: AtomicU32::new(0),
@@ -76,6 +78,14 @@ impl TaskEntry {
             wish: Wish { cpu: AtomicU32::new(Wish::NONE) },
             choice: AtomicU32::new(0),
             charged_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The generation of the task; 0 without one.
+    fn generation(&self) -> u32 {
+        match self.generation.load(Relaxed) {
+            generation if generation & NO_TASK == 0 => generation as u32,
+            _ => 0,
         }
     }
 
@@ -224,7 +234,7 @@ impl TaskTable {
         (first..end.min(self.untouched())).zip(&self.entries[first as usize..]).filter_map(|(index, entry)| {
             let state = entry.state();
             (state.phase() != Phase::Free).then(|| TaskView {
-                id: TaskId { slot: index, generation: entry.generation.load(Relaxed) },
+                id: TaskId { slot: index, generation: entry.generation() },
                 pid: entry.pid.load(Relaxed),
                 state,
                 runtime_ns: entry.runtime_ns.load(Relaxed),
@@ -242,8 +252,8 @@ impl TaskTable {
     /// The task in an entry, if there is one.
     pub(crate) fn at(&self, index: u32) -> Option<(TaskId, &TaskEntry)> {
         let entry = self.entries.get(index as usize)?;
-        let task = TaskId { slot: index, generation: entry.generation.load(Relaxed) };
-        (task.generation != 0).then_some((task, entry))
+        let task = TaskId { slot: index, generation: entry.generation() };
+        (!task.is_none()).then_some((task, entry))
     }
 
     /// Finds an entry for a new task; `None` when the table is full.
@@ -251,7 +261,8 @@ impl TaskTable {
         let index = self.free.lock().pop()?;
         self.untouched.fetch_max(index + 1, Relaxed);
         let entry = &self.entries[index as usize];
-        let generation = entry.generation_next.load(Relaxed);
+        // The lower half, which is never 0.
+        let generation = entry.generation.load(Relaxed) as u32;
         entry.host_task.store(host_task, Relaxed);
         entry.pid.store(pid, Relaxed);
         entry.runtime_ns.store(0, Relaxed);
@@ -263,7 +274,7 @@ impl TaskTable {
         entry.set_nice(0, false);
         // The serial continues: a token of the entry's last task can never pass for one of the new one.
         entry.set_state(entry.state().in_phase(Phase::New));
-        entry.generation.store(generation, Release);
+        entry.generation.store(generation.into(), Release);
         Some(TaskId { slot: index, generation })
     }
 
@@ -272,9 +283,8 @@ impl TaskTable {
         let entry = self.get(task);
         if let Some(entry) = entry {
             entry.set_state(entry.state().issue(Phase::Free, 0));
-            entry.generation_next.store(task.generation.wrapping_add(1).max(1), Relaxed);
             // From here on no id finds it, so that no CPU frees the entry twice.
-            entry.generation.store(0, Relaxed);
+            entry.generation.store(NO_TASK | u64::from(task.generation.wrapping_add(1).max(1)), Relaxed);
         }
         entry.is_some()
     }
@@ -289,7 +299,8 @@ impl TaskTable {
 #[inline]
 pub(crate) fn find(entries: &[TaskEntry], task: TaskId) -> Option<&TaskEntry> {
     let entry = entries.get(task.slot as usize)?;
-    (entry.generation.load(Relaxed) == task.generation && !task.is_none()).then_some(entry)
+    // No id that is none finds one, as no task has the generation 0.
+    (entry.generation.load(Relaxed) == u64::from(task.generation)).then_some(entry)
 }
 
 /// A token that goes with `state`.

@@ -12,6 +12,7 @@ use ekiden::{Call, CpuId, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{EventKind, Status, refill_flags};
 
+use crate::conditions::SEVERAL;
 use crate::engine::{Engine, Handling};
 use crate::groups::{GO_ON_AFTER_NS, Limit};
 use crate::host::Interrupted;
@@ -181,7 +182,7 @@ impl<P: Policy> Engine<P> {
         let seen = entry.state();
         self.transit(handling.event.cpu, entry, seen, Transition::Throttle);
         entry.set_state(seen.throttled(phase, handling.event.cpu, false));
-        self.slept(handling, self.policy_slot_of::<false>(seen), task, entry);
+        self.slept(handling, self.policy_slot_of::<SEVERAL>(seen), task, entry);
         self.groups.sleep(task.slot);
         if !self.groups.throttle(task.slot, true, self.host.now_ns()) {
             self.release(handling, task.slot);
@@ -195,7 +196,7 @@ impl<P: Policy> Engine<P> {
         if !entry.try_state(seen, seen.throttled(phase, seen.cpu(), false)) {
             return false;
         }
-        self.slept(handling, self.policy_slot_of::<false>(seen), task, entry);
+        self.slept(handling, self.policy_slot_of::<SEVERAL>(seen), task, entry);
         self.groups.sleep(task.slot);
         if !self.groups.throttle(task.slot, false, self.host.now_ns()) {
             self.release(handling, task.slot);
@@ -240,7 +241,7 @@ impl<P: Policy> Engine<P> {
             if !entry.state().phase().is_throttled() {
                 return;
             }
-            if !self.is_attached::<false>(entry.state()) {
+            if !self.is_attached::<SEVERAL>(entry.state()) {
                 self.attach(handling, task, entry);
             }
             if entry.choice() != entry.state().policy_slot() {
@@ -272,7 +273,7 @@ impl<P: Policy> Engine<P> {
         if self.idle.handed.hand(|| self.idle.contains(state.cpu())) {
             handling.outcome.kicks.add(state.cpu());
         } else if !self.is_single() {
-            self.overtake(handling, self.policy_slot_of::<false>(state), state.cpu());
+            self.overtake(handling, self.policy_slot_of::<SEVERAL>(state), state.cpu());
         }
     }
 
@@ -401,6 +402,9 @@ impl<P: Policy> Engine<P> {
         let [name, value] = event.args;
         match event.kind {
             CREATE => {
+                if value != 0 {
+                    self.conditions.set_groups();
+                }
                 if !self.groups.create(name, (value != 0).then_some(value), event.flags != 0) {
                     handling.outcome.status = Status::Invalid as i32;
                 }

@@ -121,9 +121,9 @@ impl<P: Policy> Engine<P> {
 
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
     #[inline(always)]
-    pub(crate) fn overtake<const SINGLE: bool>(
+    pub(crate) fn overtake<const CASE: u8>(
         &self,
-        handling: &mut Handling<'_, SINGLE>,
+        handling: &mut Handling<'_, CASE>,
         policy_slot: &PolicySlot<P>,
         cpu: CpuId,
     ) {

@@ -168,7 +168,7 @@ OPS(enqueue) void BPF_PROG(agent_enqueue, struct task_struct *p, u64 enq_flags)
 		slot = take_in(p);
 		t = slot ? get_task(slot) : NULL;
 		if (!t) {
-			wait_beyond(p, enq_flags, !leaves());
+			wait_beyond(p, enq_flags);
 			return;
 		}
 		__sync_fetch_and_add(&control.beyond, -1);

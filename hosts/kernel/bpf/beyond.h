@@ -59,14 +59,14 @@ static __always_inline bool may_run_anywhere(struct task_struct *p)
  * Where a task waits whose CPU is idle, that one looks by itself: the kernel wakes it up for the wake-up. Where one has
  * given way, another CPU may be idle, and has it at once. Not asked for by a CPU that leaves: see leaves().
  */
-static __noinline int wait_beyond(struct task_struct *p, u64 enq_flags, bool may_ask)
+static __noinline int wait_beyond(struct task_struct *p, u64 enq_flags)
 {
 	u64 queue = SCX_DSQ_LOCAL;
 	s32 idle;
 
 	if (!(enq_flags & SCX_ENQ_LAST)) {
 		queue = may_run_anywhere(p) ? BEYOND_ALL : cpu_of(p);
-		if (may_ask && !(enq_flags & SCX_ENQ_WAKEUP) && p->nr_cpus_allowed > 1 && !p->migration_disabled) {
+		if (!(enq_flags & SCX_ENQ_WAKEUP) && p->nr_cpus_allowed > 1 && !p->migration_disabled && !leaves()) {
 			idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 			if (idle >= 0)
 				queue = SCX_DSQ_LOCAL_ON | idle;

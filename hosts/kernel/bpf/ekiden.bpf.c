@@ -56,9 +56,14 @@ static __noinline u64 enable(struct task_struct *p, u64 flags)
  */
 static __always_inline void place_on_idle(struct task_struct *p, s32 cpu)
 {
-	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, cpu, p);
+	/* `args` stay unset: the engine reads none for this kind, and two stores are saved. */
+	struct ekiden_event event;
 	struct ekiden_outcome outcome;
 
+	event.kind = EKIDEN_ENQUEUE;
+	event.cpu = cpu;
+	event.task = p->scx.dsq_vtime;
+	event.runtime_ns = p->se.sum_exec_runtime;
 	if (!event.task)
 		return;
 	event.flags = EKIDEN_ENQUEUE_WAKEUP | EKIDEN_ENQUEUE_MAY_PLACE;
@@ -97,14 +102,19 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_
 
 OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 {
-	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, cpu_of(p), p);
+	/* `args` stay unset: the engine reads none for this kind, and two stores are saved. */
+	struct ekiden_event event;
 	struct ekiden_outcome outcome;
 
+	event.kind = EKIDEN_ENQUEUE;
+	event.cpu = cpu_of(p);
+	event.task = p->scx.dsq_vtime;
+	event.runtime_ns = p->se.sum_exec_runtime;
 	if (!event.task) {
 		/* There may be room by now. */
 		event.task = enable(p, EKIDEN_INIT_AGAIN);
 		if (!event.task) {
-			wait_beyond(p, enq_flags, !leaves());
+			wait_beyond(p, enq_flags);
 			return;
 		}
 	}
@@ -117,13 +127,18 @@ OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 		      (p->nr_cpus_allowed == 1 && !(enq_flags & SCX_ENQ_LAST) ? EKIDEN_ENQUEUE_MAY_PLACE : 0);
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
+	/* Common case: the task was queued, and the outcome carries no fault. */
+	if (__builtin_expect(outcome.status == EKIDEN_DONE, true)) {
+		carry_out_wishes(event.cpu, &outcome);
+		return;
+	}
 	if (outcome.status == EKIDEN_RUN)
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, enq_flags);
 	carry_out(event.cpu, &outcome);
 }
 
-/* The task that was picked cannot run on this CPU: it changed since the engine looked. */
-static __always_inline void refuse(struct task_struct *p, s32 cpu)
+/* The task that was picked cannot run on this CPU, which looks for another: the task's affinity changed since the engine looked. */
+static __noinline int refuse(struct task_struct *p, s32 cpu)
 {
 	struct ekiden_event event = EVENT(EKIDEN_PICK_REFUSED, cpu_of(p), p);
 	struct ekiden_outcome outcome;
@@ -133,6 +148,8 @@ static __always_inline void refuse(struct task_struct *p, s32 cpu)
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
 	carry_out(event.cpu, &outcome);
+	scx_bpf_kick_cpu(cpu, 0);
+	return 0;
 }
 
 /* Has a CPU run what was picked, if something was. */
@@ -147,7 +164,6 @@ static __always_inline bool run_picked(s32 cpu, struct task_struct *prev, struct
 		if (cpu_of(p) != cpu && (p->migration_disabled || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))) {
 			scx_bpf_dispatch_cancel();
 			refuse(p, cpu);
-			scx_bpf_kick_cpu(cpu, 0);
 		}
 	} else if (outcome->status == EKIDEN_KEEP_PREVIOUS && prev) {
 		set_slice(prev, outcome->slice_ns ?: slice_default_ns);
@@ -178,18 +194,31 @@ static __noinline int look_beyond(s32 cpu, struct task_struct *prev, struct ekid
 
 OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 {
-	struct ekiden_event event = { .kind = EKIDEN_PICK, .cpu = cpu };
+	/* `args` stay unset: the engine reads none for this kind, and two stores are saved. */
+	struct ekiden_event event;
 	struct ekiden_outcome outcome;
+	struct task_struct *p;
 
+	event.kind = EKIDEN_PICK;
+	event.cpu = cpu;
 	if (prev) {
 		event.task = prev->scx.dsq_vtime;
 		event.flags = prev->scx.flags & SCX_TASK_QUEUED ? EKIDEN_PICK_PREV_RUNNABLE : 0;
 		event.runtime_ns = prev->se.sum_exec_runtime;
+	} else {
+		event.task = 0;
+		event.flags = 0;
+		event.runtime_ns = 0;
 	}
 	__builtin_memset(&outcome, 0, sizeof(outcome));
-	if (!run_picked(cpu, prev, ekiden_pick(&event, &outcome), &outcome))
+	p = ekiden_pick(&event, &outcome);
+	if (!run_picked(cpu, prev, p, &outcome))
 		look_beyond(cpu, prev, &outcome);
-	carry_out(event.cpu, &outcome);
+	/* With a task to run there is no fault. */
+	if (p)
+		carry_out_wishes(cpu, &outcome);
+	else
+		carry_out(cpu, &outcome);
 }
 
 OPS(quiescent) void BPF_PROG(ekiden_quiescent, struct task_struct *p, u64 deq_flags)

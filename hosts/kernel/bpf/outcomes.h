@@ -69,13 +69,28 @@ static __noinline int ask(u64 kicks, bool is_fault)
 	return 0;
 }
 
+/* Out of line, as few outcomes ask for anything: so the operations keep fewer registers. */
+static __noinline int carry_out_more(u32 cpu, u64 timer_ns, u64 kicks, bool is_fault)
+{
+	if (timer_ns)
+		ekiden_arm_timer(cpu, timer_ns);
+	if (kicks || is_fault)
+		ask(kicks, is_fault);
+	return 0;
+}
+
+/* What an outcome can ask for that is no fault. */
+static __always_inline void carry_out_wishes(u32 cpu, struct ekiden_outcome *outcome)
+{
+	if (outcome->timer_ns | outcome->kicks)
+		carry_out_more(cpu, outcome->timer_ns, outcome->kicks, false);
+}
+
 /* What every outcome can ask for. */
 static __always_inline void carry_out(u32 cpu, struct ekiden_outcome *outcome)
 {
-	if (outcome->timer_ns)
-		ekiden_arm_timer(cpu, outcome->timer_ns);
-	if (outcome->kicks || outcome->status == EKIDEN_FAULT)
-		ask(outcome->kicks, outcome->status == EKIDEN_FAULT);
+	if (outcome->timer_ns | outcome->kicks || outcome->status == EKIDEN_FAULT)
+		carry_out_more(cpu, outcome->timer_ns, outcome->kicks, outcome->status == EKIDEN_FAULT);
 }
 
 #define EVENT(event_kind, event_cpu, p) \

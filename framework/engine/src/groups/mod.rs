@@ -14,7 +14,7 @@
 //!
 //! All memory is taken at the start. A group for which there is no room counts as part of the group above it.
 //!
-//! What groups cost a machine that has none: a look at [`Groups::is_active`] in each event of a task. What a task in a group costs: a few loads, one division, and an atomic addition when it begins or ceases to want to run;
+//! What groups cost a machine that has never had one: nothing (`conditions.rs`); one that has none any more: a look at [`Groups::is_active`] in each event of a task. What a task in a group costs: a few loads, one division, and an atomic addition when it begins or ceases to want to run;
 //! with a limit also an atomic subtraction for each limit, and a timer per period in which it is used.
 
 mod budget;
