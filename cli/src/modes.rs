@@ -194,6 +194,7 @@ mod tests {
         "bench sim",
         "bench count-unsafe",
         "bench edit",
+        "bench idle",
         "measure-request",
         "sleepers",
         "faults",

@@ -22,6 +22,7 @@ const NAMES: &[&str] = &[
     "bench edit",
     "bench fairness",
     "bench hints",
+    "bench idle",
     "bench memory",
     "bench messaging",
     "bench pipe",

@@ -214,9 +214,11 @@ struct control {
 	u64 watch_beat;
 	u64 watch_since_ns;
 	u64 watch_head;
+	/* When it has last heard of everything, or was called. */
+	u64 watch_heard_ns;
 	u32 watch_ticks;
-	u32 watch_is_slow;
-	u32 watch_rounds;
+	/* How soon it looks again: see agent_tell.h. */
+	u32 watch_pace;
 	/* CPUs that have gone offline and are not back. */
 	s32 cpus_left;
 	/* The CPU time that it has had in user mode. */

@@ -5,9 +5,19 @@
 
 #include "agent_shared.h"
 
-/* How often the watchdog looks while there is something to do, and else. */
+/*
+ * When the watchdog looks again: soon while the agent is at work, or may be called any moment; later where it has messages on which nothing
+ * waits; and late where it has none, or the machine idles.
+ */
+enum pace {
+	SOON = 0,
+	LATER = 1,
+	LATE = 2,
+};
+
 #define WATCH_NS 5000000ULL
-#define WATCH_SLOW_NS 1000000000ULL
+#define WATCH_LATER_NS 95000000ULL
+#define WATCH_LATE_NS 1000000000ULL
 
 static __always_inline bool pending(void)
 {
@@ -20,12 +30,19 @@ static __always_inline bool some_wait(void)
 	return READ(control.waiting) > (s64)READ(control.held);
 }
 
-static __noinline int hurry_watch(void)
+/* Has it look no later than at this pace. */
+static __noinline int hurry_watch(u32 pace)
 {
 	struct timer *watch = get_timer(WATCH);
+	u32 before = READ(control.watch_pace);
 
-	if (watch && __sync_val_compare_and_swap(&control.watch_is_slow, 1, 0) == 1)
-		bpf_timer_start(&watch->timer, WATCH_NS, 0);
+	if (!watch || before <= pace)
+		return 0;
+	/* Another CPU may hurry it, too, but it is only the watchdog that takes its time again. */
+	if (__sync_val_compare_and_swap(&control.watch_pace, before, pace) != before &&
+	    (pace != SOON || __sync_lock_test_and_set(&control.watch_pace, SOON) == SOON))
+		return 0;
+	bpf_timer_start(&watch->timer, pace == SOON ? WATCH_NS : WATCH_LATER_NS, 0);
 	return 0;
 }
 
@@ -54,8 +71,8 @@ static __noinline int tell(u32 kind, u32 cpu, u32 slot, struct message *what)
 	u64 number;
 	u32 key;
 
-	if (READ(control.watch_is_slow))
-		hurry_watch();
+	if (READ(control.watch_pace) == LATE)
+		hurry_watch(LATER);
 	if (READ(control.head) - READ(control.tail) + SLACK > ring_mask) {
 		__sync_fetch_and_add(&control.lost, 1);
 		return 0;
@@ -135,6 +152,7 @@ static __noinline int take_agent(s32 cpu)
 	if (!READ(control.throttled) || __sync_val_compare_and_swap(&control.throttled, 1, 0) != 1)
 		return 0;
 	control.called = 0;
+	hurry_watch(SOON);
 	p = bpf_task_from_pid(control.tid);
 	if (!p)
 		return 0;

@@ -14,9 +14,6 @@
 #define SLEEPS_NS 30000000ULL
 #define LOOPS_NS 25000000ULL
 #define LATE_NS 1000000000ULL
-/* If no task waits for a decision, the agent is called for its messages only after this many looks of the watchdog. */
-#define LAZY_ROUNDS 20
-
 /*
  * The kernel has just counted the tick for user mode, if it has found the agent there. One that is early or late is not
  * counted: a hypervisor has taken the processor of this CPU for a part of the time. The count is a sample of the time
@@ -93,42 +90,66 @@ static __noinline int look_at_agent(u64 now_ns)
 	return 0;
 }
 
+/* Whether no CPU runs a task. What the agent has not heard of is over then, or waits for it, for which it is called in any case. */
+static __noinline bool machine_idles(void)
+{
+	const struct cpumask *online = scx_bpf_get_online_cpumask(), *idle = scx_bpf_get_idle_cpumask();
+	bool idles = bpf_cpumask_subset(online, idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	scx_bpf_put_cpumask(online);
+	return idles;
+}
+
+/* The agent has nothing to do, or only messages on which nothing waits. Returns when the watchdog looks again. */
+static __noinline u32 look_at_messages(u32 pace, u64 head, u64 now_ns)
+{
+	bool is_new = head != control.watch_head, has_work = pending(), some_are_there = (s64)READ(control.waiting) > 0;
+
+	control.watch_head = head;
+	/* Once in a while it looks after tasks that wait for long. */
+	if ((has_work || some_are_there) && now_ns - control.watch_heard_ns >= WATCH_LATE_NS)
+		control.due = 1;
+	else if (is_new && pace == SOON)
+		return has_work ? LATER : SOON;
+	else if (!has_work || machine_idles()) {
+		if (!has_work && !some_are_there)
+			control.watch_heard_ns = now_ns;
+		return LATE;
+	}
+	control.watch_heard_ns = now_ns;
+	call(bpf_get_smp_processor_id(), true);
+	return SOON;
+}
+
 static int on_watch(void *map, int *key, struct timer *watch)
 {
-	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), head = READ(control.head), again_ns = WATCH_NS;
-	bool was_slow = __sync_lock_test_and_set(&control.watch_is_slow, 0), is_throttled = READ(control.throttled);
+	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), head = READ(control.head);
+	u32 pace = __sync_lock_test_and_set(&control.watch_pace, SOON), next = SOON;
+	bool is_throttled = READ(control.throttled);
 
 	if (READ(control.cpus_left))
 		take_back();
 	/* One that is not throttled is at work, or on its way there. */
 	if (beat != control.watch_beat || is_throttled) {
-		bool has_work = pending();
-
 		control.watch_beat = beat;
 		control.watch_since_ns = now_ns;
 		control.watch_ticks = 0;
-		if (was_slow) {
-			/* It looks after tasks that wait for long. */
-			control.due = 1;
-			call(bpf_get_smp_processor_id(), true);
-		} else if (!is_throttled || !has_work) {
-			control.watch_rounds = 0;
-		} else if (++control.watch_rounds >= LAZY_ROUNDS) {
-			control.watch_rounds = 0;
-			call(bpf_get_smp_processor_id(), true);
-		}
-		if (is_throttled && !has_work && head == control.watch_head)
-			again_ns = WATCH_SLOW_NS;
-		control.watch_head = head;
+		if (is_throttled)
+			next = look_at_messages(pace, head, now_ns);
+		else
+			control.watch_heard_ns = now_ns;
 	} else if (look_at_agent(now_ns)) {
 		return 0;
 	}
-	bpf_timer_start(&watch->timer, again_ns, 0);
-	if (again_ns == WATCH_SLOW_NS) {
-		/* A message that is written after this hurries it; one that was written just before did not. */
-		__sync_lock_test_and_set(&control.watch_is_slow, 1);
-		if (pending())
-			hurry_watch();
+	bpf_timer_start(&watch->timer, next == SOON ? WATCH_NS : next == LATER ? WATCH_LATER_NS : WATCH_LATE_NS, 0);
+	if (next != SOON) {
+		__sync_lock_test_and_set(&control.watch_pace, next);
+		/* What has come after this hurries it; what came just before did not. */
+		if (!READ(control.throttled))
+			hurry_watch(SOON);
+		else if (READ(control.head) != head)
+			hurry_watch(LATER);
 	}
 	return 0;
 }

@@ -24,6 +24,11 @@ impl Measurements {
         self.entry(scheduler).1 &= still;
     }
 
+    /// Whether something was noted of the scheduler.
+    pub fn has(&self, scheduler: &str) -> bool {
+        self.schedulers.iter().any(|(name, ..)| name == scheduler)
+    }
+
     fn entry(&mut self, scheduler: &str) -> &mut (String, bool, BTreeMap<String, Vec<f64>>) {
         let position = self.schedulers.iter().position(|(name, ..)| name == scheduler).unwrap_or_else(|| {
             self.schedulers.push((scheduler.to_owned(), true, BTreeMap::new()));

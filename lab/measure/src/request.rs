@@ -138,7 +138,7 @@ mod tests {
         let sent = Sent { unit: Unit::Instructions, request: PipeBench::new(candidates, 7, 2_000).into() };
         let text = serde_json::to_string(&sent).unwrap();
         expect_test::expect![[
-            r#"{"unit":"Instructions","request":{"Pipe":{"candidates":{"policies":["my-policy"],"source":{}},"repeat":7,"round_trips":2000}}}"#
+            r#"{"unit":"Instructions","request":{"Pipe":{"candidates":{"policies":["my-policy"],"agents":[],"source":{}},"repeat":7,"round_trips":2000}}}"#
         ]]
         .assert_eq(&text);
         let Sent { unit, request } = serde_json::from_str(&text).unwrap();

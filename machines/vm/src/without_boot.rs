@@ -77,6 +77,10 @@ impl Vm {
     pub fn qemu_pid(&self) -> i32 {
         match self.0 {}
     }
+
+    pub fn instructions(&self) -> Result<u64> {
+        match self.0 {}
+    }
 }
 
 impl VmSpec {
@@ -104,6 +108,22 @@ impl Console {
 }
 
 impl Running {
+    pub fn wait_for(&mut self, _: &str) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn try_status(&mut self) -> Result<Option<Status>> {
+        match self.0 {}
+    }
+
+    pub fn signal(&self, _: i32) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn wait(self) -> Result<Output> {
+        match self.0 {}
+    }
+
     pub fn stream(self, _: &mut dyn FnMut(Stream, &[u8])) -> Result<Status> {
         match self.0 {}
     }

@@ -16,6 +16,8 @@ use crate::{
     session::{self, Plan},
 };
 
+use super::agent_process::AgentProcess;
+
 /// One scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Candidate {
@@ -32,7 +34,17 @@ pub enum Candidate {
         /// As reports call it.
         name: String,
     },
+    /// A policy in an agent.
+    InAgent {
+        /// Its name.
+        policy: String,
+        /// As reports call it.
+        name: String,
+    },
 }
+
+/// What comes before a policy's name where it is in an agent.
+pub(crate) const IN_AGENT: &str = "agent, ";
 
 /// The suffix of a policy's name where it has no flight recorder.
 pub(crate) const UNRECORDED: &str = ", recorder off";
@@ -60,6 +72,9 @@ pub(crate) struct Candidates {
     /// The policies to compare
     #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", SHARED])]
     policies: Vec<String>,
+    /// A policy that comes with Ekiden to compare with, in an agent; may be given several times
+    #[arg(long = "agent", value_name = "POLICY")]
+    agents: Vec<String>,
     #[command(flatten)]
     source: PolicyArgs,
 }
@@ -97,7 +112,7 @@ impl Candidate {
             Self::Bpf(Queues::PerCpu) => BPF,
             Self::Bpf(Queues::Shared) => BPF_SHARED,
             Self::Bpf(Queues::Local) => BPF_LOCAL,
-            Self::Policy(name) | Self::Unrecorded { name, .. } => name,
+            Self::Policy(name) | Self::Unrecorded { name, .. } | Self::InAgent { name, .. } => name,
         }
     }
 
@@ -109,6 +124,7 @@ impl Candidate {
             Self::Policy(policy) | Self::Unrecorded { policy, .. } => {
                 Some(format!("ekiden_{}", policy.replace('-', "_")))
             }
+            Self::InAgent { policy, .. } => Some(format!("ekiden_agent_{}", policy.replace('-', "_"))),
         }
     }
 
@@ -123,6 +139,11 @@ impl Candidate {
             }
             Self::Policy(name) => under(&Plan::new(name, modules), work),
             Self::Unrecorded { policy, .. } => under(&Plan { flight_kib: 0, ..Plan::new(policy, modules) }, work),
+            Self::InAgent { policy, .. } => {
+                let agent = AgentProcess::start(policy)?;
+                let result = work();
+                unless_taken_out(result, agent.end()?)
+            }
         }
     }
 }
@@ -187,13 +208,15 @@ fn unless_taken_out<T>(result: Result<T>, stayed: bool) -> Result<(Option<T>, bo
 
 impl Candidates {
     pub(crate) fn new(policies: &[String], source: &PolicyArgs) -> Self {
-        Self { policies: policies.to_vec(), source: source.clone() }
+        Self { policies: policies.to_vec(), agents: Vec::new(), source: source.clone() }
     }
 
     /// All schedulers in the order in which they take turns, and the directory with their modules.
     pub(crate) fn prepare(&self, progress: &mut Progress) -> Result<(Vec<Candidate>, PathBuf)> {
         let directory = self.prepare_policies(progress)?;
-        let policies = self.policies.iter().cloned().map(Candidate::Policy);
+        let in_agent =
+            |policy: &String| Candidate::InAgent { policy: policy.clone(), name: format!("{IN_AGENT}{policy}") };
+        let policies = self.policies.iter().cloned().map(Candidate::Policy).chain(self.agents.iter().map(in_agent));
         let bpf = [Queues::Local, Queues::PerCpu].into_iter().chain(self.has(SHARED).then_some(Queues::Shared));
         let others = [Candidate::Default].into_iter().chain(bpf.map(Candidate::Bpf));
         Ok((others.chain(policies).collect(), directory))
@@ -225,13 +248,20 @@ impl Candidates {
         in_turns(&variants, &modules, repeat, measurements, &mut progress, &|variant| work(&variant.candidate))
     }
 
-    /// Whether a policy is called so in reports, with or without its flight recorder.
+    /// Whether a policy is called so in reports: in an agent, or with or without its flight recorder.
     pub(crate) fn has_one_called(&self, name: &str) -> bool {
+        if let Some(policy) = name.strip_prefix(IN_AGENT) {
+            return self.agents.iter().any(|agent| agent == policy);
+        }
         self.has(name.strip_suffix(UNRECORDED).unwrap_or(name))
     }
 
     pub(crate) fn has(&self, policy: &str) -> bool {
         self.policies.iter().any(|name| name == policy)
+    }
+
+    pub(crate) fn has_agents(&self) -> bool {
+        !self.agents.is_empty()
     }
 
     /// Where the policies come from.

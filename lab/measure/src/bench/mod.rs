@@ -1,5 +1,6 @@
 //! `ekiden bench`: figures, limits, verdicts.
 
+mod agent_process;
 pub(crate) mod applications;
 mod asked;
 pub(crate) mod candidates;
@@ -9,6 +10,7 @@ mod edit;
 pub(crate) mod fairness;
 pub(crate) mod guest;
 pub(crate) mod hints;
+mod idle;
 pub(crate) mod load;
 pub(crate) mod memory;
 pub(crate) mod messaging;
@@ -73,6 +75,8 @@ enum Which {
     Upgrade(Asked<upgrade::UpgradeBench>),
     /// What it costs one policy that others are there too, that states of tasks are checked, and that control groups have limits
     Policies(Asked<policies::PoliciesBench>),
+    /// What a machine executes that has nothing to do
+    Idle(idle::IdleBench),
     /// What hints cost, and what they are good for
     Hints(Asked<hints::HintsBench>),
     /// What it costs to watch a kernel and to record what its scheduler does
@@ -108,6 +112,7 @@ impl Bench {
             Which::Record(bench) => bench.run(),
             Which::Upgrade(bench) => bench.run(),
             Which::Policies(bench) => bench.run(),
+            Which::Idle(bench) => bench.run(),
             Which::Hints(bench) => bench.run(),
             Which::Watch(bench) => bench.run(),
             Which::Sim(bench) => bench.run(),

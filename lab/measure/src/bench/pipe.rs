@@ -15,7 +15,10 @@ use super::{
 use crate::request::Measurement;
 
 /// Where the two processes are.
-const PLACES: [(&str, &str); 2] = [("one_cpu", "0,0"), ("two_cpus_across", "0,1")];
+const PLACES: [(&str, Option<&str>); 2] = [("one_cpu", Some("0,0")), ("two_cpus_across", Some("0,1"))];
+
+/// Anywhere. Only where an agent is compared, which is called less often then.
+const ANY: (&str, Option<&str>) = ("any_cpu", None);
 
 /// What must be reached, as policies run by default, with the flight recorder on, and without it: limit, scheduler, place,
 /// reference.
@@ -30,12 +33,16 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
     (Limit { name: "global-fifo off, one CPU ÷ BPF of one queue", at_most: 1.05 }, SHARED_OFF, "one_cpu", BPF_SHARED),
     (Limit { name: "wfq off, one CPU ÷ the kernel's own", at_most: 1.05 }, WFQ_OFF, "one_cpu", DEFAULT),
     (Limit { name: "wfq off, two CPUs across ÷ the kernel's own", at_most: 1.12 }, WFQ_OFF, "two_cpus_across", DEFAULT),
+    (Limit { name: "fifo in an agent, one CPU ÷ the kernel's own", at_most: 2.00 }, IN_AGENT, "one_cpu", DEFAULT),
+    (Limit { name: "fifo in an agent, any CPU ÷ the kernel's own", at_most: 1.15 }, IN_AGENT, "any_cpu", DEFAULT),
 ];
 
 /// Without the flight recorder.
 const FIFO_OFF: &str = "fifo, recorder off";
 const WFQ_OFF: &str = "wfq, recorder off";
 const SHARED_OFF: &str = "global-fifo, recorder off";
+
+const IN_AGENT: &str = "agent, fifo";
 
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
@@ -46,7 +53,9 @@ Examples:
   ekiden bench pipe --vm --json   one JSON object
   sudo ekiden bench pipe          nanoseconds, in the kernel of this machine
   ekiden bench pipe --vm --policy my-policy
-      a policy of the project in the current directory")]
+      a policy of the project in the current directory
+  ekiden bench pipe --vm --policy fifo --agent fifo
+      and the same policy in an agent")]
 pub(crate) struct PipeBench {
     #[command(flatten)]
     candidates: Candidates,
@@ -73,7 +82,8 @@ impl Measurement for PipeBench {
     fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut measurements = Measurements::default();
         self.candidates.interleave(self.repeat, &mut measurements, &|candidate| {
-            PLACES.iter().map(|(place, cpus)| Ok((*place, self.time(candidate, cpus)?))).collect()
+            let places = PLACES.into_iter().chain(self.candidates.has_agents().then_some(ANY));
+            places.map(|(place, cpus)| Ok((place, self.time(candidate, cpus)?))).collect()
         })?;
         let limits: Vec<_> =
             LIMITS.iter().copied().filter(|(_, name, ..)| self.candidates.has_one_called(name)).collect();
@@ -87,8 +97,10 @@ impl PipeBench {
         Self { candidates, repeat, round_trips }
     }
 
-    fn time(&self, candidate: &Candidate, cpus: &str) -> Result<f64> {
+    fn time(&self, candidate: &Candidate, cpus: Option<&str>) -> Result<f64> {
         let round_trips = self.round_trips.to_string();
-        load::time(candidate, &["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"])
+        let mut args = vec!["pipe", "--round-trips", &round_trips, "--json"];
+        args.extend(cpus.into_iter().flat_map(|cpus| ["--cpus", cpus]));
+        load::time(candidate, &args)
     }
 }

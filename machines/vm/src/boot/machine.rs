@@ -106,7 +106,7 @@ impl Vm {
         let release = fs::read_to_string(&release_file).context("read", release_file)?;
         let socket = directory.join("qmp.sock");
         let connected = match qmp::execute(&socket, "cont") {
-            Ok(()) => connect(directory, &qemu, &console, timeout, None),
+            Ok(_) => connect(directory, &qemu, &console, timeout, None),
             Err(error) => Err(format!("no machine runs in {}: {error}", directory.display())),
         };
         let (channel, problems) = connected.map_err(|reason| Error::Gone {
@@ -280,12 +280,12 @@ impl Vm {
     /// Stops the machine's time until [`Vm::resume`]. An emulated guest with nothing to do keeps a processor of the host busy, as
     /// its clock jumps from timer to timer; a paused one costs nothing.
     pub fn pause(&self) -> Result<()> {
-        self.qmp("stop")
+        self.qmp("stop").map(drop)
     }
 
     /// Lets a paused machine go on.
     pub fn resume(&self) -> Result<()> {
-        self.qmp("cont")
+        self.qmp("cont").map(drop)
     }
 
     /// The time that the emulator has had on this machine's processors, in seconds.
@@ -293,7 +293,16 @@ impl Vm {
         self.qemu.processor_seconds()
     }
 
-    fn qmp(&self, command: &str) -> Result<()> {
+    /// How many instructions its CPUs have executed so far, all together. Only of one whose clock counts them ([`Mode::Icount`]).
+    ///
+    /// # Errors
+    /// Its emulator does not count, or does not answer.
+    pub fn instructions(&self) -> Result<u64> {
+        let counted = self.qmp("query-replay")?["icount"].as_u64().filter(|instructions| *instructions > 0);
+        counted.ok_or_else(|| Error::Spec("its clock counts no instructions; it has to be booted with --icount".into()))
+    }
+
+    fn qmp(&self, command: &str) -> Result<serde_json::Value> {
         let socket = self.console.log.with_file_name("qmp.sock");
         qmp::execute(&socket, command).context("speak to QEMU through", socket)
     }

@@ -1,4 +1,4 @@
-//! Two commands to QEMU itself: stop the machine's time and let it go on.
+//! Commands to QEMU itself: stop the machine's time, let it go on, and say how many instructions that were.
 
 use super::daemon::connect_to;
 use std::{
@@ -10,13 +10,14 @@ use std::{
 /// How long QEMU may take to obey.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Gives one command without arguments and waits until it has been carried out.
-pub(crate) fn execute(socket: &Path, command: &str) -> std::io::Result<()> {
+/// Gives one command without arguments, waits until it has been carried out, and returns what it returns.
+pub(crate) fn execute(socket: &Path, command: &str) -> std::io::Result<serde_json::Value> {
     let stream = connect_to(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     // The protocol begins with a greeting and wants it answered.
     lines.next();
+    let mut returned = serde_json::Value::Null;
     for command in ["qmp_capabilities", command] {
         writeln!(&stream, "{}", serde_json::json!({ "execute": command }))?;
         loop {
@@ -26,12 +27,13 @@ pub(crate) fn execute(socket: &Path, command: &str) -> std::io::Result<()> {
                 return Err(Error::other(error.to_string()));
             }
             // Anything else tells of an event.
-            if answer.get("return").is_some() {
+            if let Some(value) = answer.get("return") {
+                returned = value.clone();
                 break;
             }
         }
     }
-    Ok(())
+    Ok(returned)
 }
 
 #[cfg(test)]
@@ -39,7 +41,7 @@ mod tests {
     use super::*;
     use std::{os::unix::net::UnixListener, thread};
 
-    fn converse(answers: &'static [&'static str]) -> std::io::Result<()> {
+    fn converse(answers: &'static [&'static str]) -> std::io::Result<serde_json::Value> {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("qmp.sock");
         let listener = UnixListener::bind(&socket)?;
