@@ -28,7 +28,7 @@ pub use ekiden_hints as hints;
 pub use queue::{BytesQueue, HintQueue, NotSent, QueueCounts, RECORDS};
 
 const DEVICE: &str = "/dev/ekiden";
-/// More than `ekiden.ko` has to say, so that one read is enough.
+/// More than `ekiden.ko` has to say, so that there is room for all of it.
 const STATUS_LEN: usize = 64 << 10;
 const SWITCH_ALL: &str = "/sys/kernel/sched_ext/switch_all";
 
@@ -207,10 +207,10 @@ fn types_in(status: &str, policy: Policy<'_>) -> Result<Geometry> {
 /// # Errors
 /// If `ekiden.ko` is not loaded.
 pub fn status() -> Result<String> {
-    let mut text = vec![0; STATUS_LEN];
-    let len = open(DEVICE.as_ref())?.read(&mut text);
-    let len = len.map_err(|source| Error::Io { what: format!("cannot read {DEVICE}"), source })?;
-    Ok(String::from_utf8_lossy(&text[..len]).into_owned())
+    let mut text = Vec::with_capacity(STATUS_LEN);
+    let read = open(DEVICE.as_ref())?.read_to_end(&mut text);
+    read.map_err(|source| Error::Io { what: format!("cannot read {DEVICE}"), source })?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn open(path: &Path) -> Result<File> {

@@ -179,7 +179,7 @@ static int put_policy_slots(char *to, size_t size)
  */
 static int control_show(struct seq_file *file, void *unused)
 {
-	char *text = kvzalloc(STATUS_LEN, GFP_KERNEL);
+	char *text = kvmalloc(STATUS_LEN, GFP_KERNEL);
 	char fault[EKIDEN_TEXT_LEN + 1];
 	int at, len;
 

@@ -372,6 +372,24 @@ impl Status {
     }
 }
 
+/// Whether the policy in a slot is called. It is asked all the time, and reads nothing else of the status, which costs five times as much.
+pub(crate) fn is_alive(slot: u32) -> bool {
+    #[derive(Deserialize)]
+    struct Policy {
+        slot: u32,
+        #[serde(default)]
+        alive: bool,
+    }
+    #[derive(Deserialize)]
+    struct Policies {
+        #[serde(default)]
+        policies: Vec<Policy>,
+    }
+    let text = ekiden_user::status().unwrap_or_default();
+    let all = serde_json::from_str(&text).map_or(Vec::new(), |all: Policies| all.policies);
+    all.iter().any(|policy| policy.slot == slot && policy.alive)
+}
+
 pub(crate) fn fault() -> String {
     let status = Status::read().ok().flatten().unwrap_or_default();
     status.fault.or(status.counts.engine_fault).unwrap_or_else(|| "no reason given".into())

@@ -29,7 +29,7 @@ use crate::{
     control::{Control, Wanted},
     error::{LoadError, Result, needs_root},
     kernel_log, modules,
-    status::Status,
+    status::{Status, is_alive},
     sysfs,
 };
 
@@ -185,8 +185,7 @@ impl Session {
         let ours = self.program.as_ref().map(Program::name);
         let scheduler = sysfs::scheduler();
         let is_ours = ours.map_or_else(runs_already, |ours| scheduler == Some(ours));
-        let alive = |status: Status| status.policies.iter().any(|policy| policy.slot == self.slot && policy.alive);
-        is_ours && Status::read().ok().flatten().is_some_and(alive)
+        is_ours && is_alive(self.slot)
     }
 
     /// An error with the reason if the kernel does not use the policy any more.
