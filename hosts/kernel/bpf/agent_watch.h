@@ -105,6 +105,7 @@ static __noinline bool machine_idles(void)
 static __noinline u32 look_at_messages(u32 pace, u64 head, u64 now_ns)
 {
 	bool is_new = head != control.watch_head, has_work = pending(), some_are_there = (s64)READ(control.waiting) > 0;
+	bool is_wanted = some_are_there || READ(control.called) || READ(control.due);
 
 	control.watch_head = head;
 	/* Once in a while it looks after tasks that wait for long. */
@@ -112,7 +113,7 @@ static __noinline u32 look_at_messages(u32 pace, u64 head, u64 now_ns)
 		control.due = 1;
 	else if (is_new && pace == SOON)
 		return has_work ? LATER : SOON;
-	else if (!has_work || machine_idles()) {
+	else if (!has_work || (!is_wanted && machine_idles())) {
 		if (!has_work && !some_are_there)
 			control.watch_heard_ns = now_ns;
 		return LATE;

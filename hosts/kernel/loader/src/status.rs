@@ -372,7 +372,7 @@ impl Status {
     }
 }
 
-/// Whether the policy in a slot is called. It is asked all the time, and reads nothing else of the status, which costs five times as much.
+/// Whether the policy in a slot is called. That is asked again and again, and reads nothing else of the status.
 pub(crate) fn is_alive(slot: u32) -> bool {
     #[derive(Deserialize)]
     struct Policy {
