@@ -80,13 +80,14 @@ pub(crate) fn flown(modules: &Path, to: &Path) -> Result<()> {
     let mut config = config(modules, "faulty");
     config.params = format!("call={} after=200", ekiden::Call::TaskWakeup as u32);
     let session = Session::start(&config)?;
-    let (mut call_log, (header, instances)) =
-        (CallLog::open(Status::read()?.unwrap_or_default().find(None)?)?, header(None, "flight recorder")?);
+    let mut call_log = CallLog::open(Status::read()?.unwrap_or_default().find(None)?)?;
     let start = Instant::now();
     while session.is_running() && start.elapsed() < Duration::from_secs(20) {
         load::everything(&session)?;
     }
     let fault = Status::read()?.unwrap_or_default().fault;
+    // The load has it take over from itself.
+    let (header, instances) = header(None, "flight recorder")?;
     drop(session);
     let kept = dump(&mut call_log, &header, &instances, File::create(to)?, true)?;
     println!("{}", serde_json::to_string(&Flown { fault, records: kept.records })?);
