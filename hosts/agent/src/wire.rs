@@ -201,7 +201,7 @@ pub(crate) struct Control {
     _pad1: u32,
     _pad2: u64,
     beyond: AtomicU64,
-    _watch: [u64; 7],
+    _watch: [u64; 8],
 }
 
 const _: () = {
@@ -210,7 +210,7 @@ const _: () = {
     assert!(size_of::<GroupSlot>() == 64);
     assert!(size_of::<CpuSlot>() == 72 - 8);
     assert!(size_of::<Shot>() == 32);
-    assert!(size_of::<Control>() == 192);
+    assert!(size_of::<Control>() == 200);
 };
 
 /// The programs that the agent runs by itself.

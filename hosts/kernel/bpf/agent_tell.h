@@ -30,19 +30,32 @@ static __always_inline bool some_wait(void)
 	return READ(control.waiting) > (s64)READ(control.held);
 }
 
-/* Has it look no later than at this pace. */
+/*
+ * Has it look no later than at this pace. A start may wait for an interrupt of its CPU, which one that leaves has no more; it comes soon
+ * enough without that.
+ */
 static __noinline int hurry_watch(u32 pace)
 {
 	struct timer *watch = get_timer(WATCH);
 	u32 before = READ(control.watch_pace);
 
-	if (!watch || before <= pace)
+	if (!watch || before <= pace || leaves())
 		return 0;
-	/* Another CPU may hurry it, too, but it is only the watchdog that takes its time again. */
-	if (__sync_val_compare_and_swap(&control.watch_pace, before, pace) != before &&
-	    (pace != SOON || __sync_lock_test_and_set(&control.watch_pace, SOON) == SOON))
-		return 0;
-	bpf_timer_start(&watch->timer, pace == SOON ? WATCH_NS : WATCH_LATER_NS, 0);
+	if (pace == LATER) {
+		if (__sync_val_compare_and_swap(&control.watch_pace, LATE, LATER) != LATE)
+			return 0;
+		bpf_timer_start(&watch->timer, WATCH_LATER_NS, 0);
+		/* Another CPU may have wanted it sooner just now. */
+		if (READ(control.watch_pace) != SOON)
+			return 0;
+	} else {
+		/* It has had nothing to do until now. */
+		control.watch_since_ns = bpf_ktime_get_ns();
+		control.watch_ticks = 0;
+		if (__sync_lock_test_and_set(&control.watch_pace, SOON) == SOON)
+			return 0;
+	}
+	bpf_timer_start(&watch->timer, WATCH_NS, 0);
 	return 0;
 }
 
@@ -71,13 +84,14 @@ static __noinline int tell(u32 kind, u32 cpu, u32 slot, struct message *what)
 	u64 number;
 	u32 key;
 
-	if (READ(control.watch_pace) == LATE)
-		hurry_watch(LATER);
 	if (READ(control.head) - READ(control.tail) + SLACK > ring_mask) {
 		__sync_fetch_and_add(&control.lost, 1);
+		hurry_watch(LATER);
 		return 0;
 	}
 	number = __sync_fetch_and_add(&control.head, 1);
+	if (READ(control.watch_pace) == LATE)
+		hurry_watch(LATER);
 	key = number & ring_mask;
 	message = bpf_map_lookup_elem(&ring, &key);
 	if (!message || !what)

@@ -57,7 +57,9 @@ static __noinline int give_up(u32 why, u64 ms)
 /* Looks whether the agent gets on with what it was told; 1 if it does not. */
 static __noinline int look_at_agent(u64 now_ns)
 {
-	u64 age_ns = now_ns - control.watch_since_ns;
+	u64 since_ns = READ(control.watch_since_ns);
+	/* Another CPU may have called it since. */
+	u64 age_ns = now_ns > since_ns ? now_ns - since_ns : 0;
 	struct task_struct *p;
 	bool is_queued, runs, is_exiting, is_stopped;
 
@@ -125,14 +127,14 @@ static __noinline u32 look_at_messages(u32 pace, u64 head, u64 now_ns)
 
 static int on_watch(void *map, int *key, struct timer *watch)
 {
-	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), head = READ(control.head);
 	u32 pace = __sync_lock_test_and_set(&control.watch_pace, SOON), next = SOON;
+	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), head = READ(control.head);
 	bool is_throttled = READ(control.throttled);
 
 	if (READ(control.cpus_left))
 		take_back();
-	/* One that is not throttled is at work, or on its way there. */
-	if (beat != control.watch_beat || is_throttled) {
+	/* One that is not throttled is at work, or on its way there; where nobody has hurried this, it has begun just now. */
+	if (beat != control.watch_beat || is_throttled || pace != SOON) {
 		control.watch_beat = beat;
 		control.watch_since_ns = now_ns;
 		control.watch_ticks = 0;
