@@ -65,7 +65,7 @@ impl IdleBench {
                 "what an idle machine executes is counted by its emulator: measure with --vm, and without --kvm";
             return Err(Failure::new(Exit::Usage, message).into());
         }
-        let measured = self.vm.with_guest(&self.source, &self.policies, Clock::Fair, |vm, _, unit, progress| {
+        let measured = self.vm.with_guest(&self.source, &self.policies, Clock::Fair, |vm, _, _, progress| {
             let mut measurements = Measurements::default();
             let policies = self.policies.iter();
             let ours = policies.flat_map(|policy| {
@@ -78,7 +78,7 @@ impl IdleBench {
                 rates.into_iter().for_each(|rate| measurements.add(&name, PLACE, rate));
             }
             let limits: Vec<_> = LIMITS.into_iter().filter(|(_, name, ..)| measurements.has(name)).collect();
-            Ok(Comparison::new("idle", &format!("{} per second", unit.name()), vm.release(), &measurements, &limits))
+            Ok(Comparison::new("idle", "instructions per second", vm.release(), &measurements, &limits))
         })?;
         self.output.show(&measured, &measured.to_text(), &Verdict::of_comparison(&measured))
     }
