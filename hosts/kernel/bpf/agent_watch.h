@@ -133,7 +133,7 @@ static int on_watch(void *map, int *key, struct timer *watch)
 
 	if (READ(control.cpus_left))
 		take_back();
-	/* One that is not throttled is at work, or on its way there; where nobody has hurried this, it has begun just now. */
+	/* One that is not throttled is at work, or on its way there; where no CPU has hurried this look, it was called just now. */
 	if (beat != control.watch_beat || is_throttled || pace != SOON) {
 		control.watch_beat = beat;
 		control.watch_since_ns = now_ns;

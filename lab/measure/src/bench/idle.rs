@@ -27,7 +27,7 @@ const SETTLED_S: u64 = 20;
 /// The shorter one of two sleeps. What they have in common, as their start, does not count.
 const SHORT_S: u64 = 2;
 
-/// An idle machine costs nothing, whoever schedules.
+/// An idle machine costs nothing, under any scheduler.
 const LIMITS: [(Limit, &str, &str, &str); 2] = [
     (Limit { name: "fifo in an agent ÷ the kernel's own", at_most: 1.01 }, "agent, fifo", PLACE, DEFAULT),
     (Limit { name: "fifo in the kernel ÷ the kernel's own", at_most: 1.01 }, "fifo", PLACE, DEFAULT),
