@@ -22,10 +22,10 @@ use crate::{
 const PLACE: &str = "all_cpus";
 
 /// How long nothing happens before the first look, in seconds of the guest's time: its figures have settled by then.
-const SETTLED_S: u64 = 20;
+const SETTLED_S: u64 = 60;
 
-/// The shorter one of two sleeps. What they have in common, as their start, does not count.
-const SHORT_S: u64 = 2;
+/// The shorter one of two sleeps. What they have in common does not count: their start, and what the kernel does about it for some time after.
+const SHORT_S: u64 = 30;
 
 /// An idle machine costs nothing, under any scheduler.
 const LIMITS: [(Limit, &str, &str, &str); 2] = [
@@ -45,7 +45,7 @@ pub(crate) struct IdleBench {
     #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo"])]
     policies: Vec<String>,
     /// How long the machine does nothing, each time, by its own clock
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3_600))]
+    #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u64).range(5..=3_600))]
     seconds: u64,
     /// How often that is measured
     #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
