@@ -7,7 +7,7 @@ use std::{
     process::{Command, ExitCode, ExitStatus},
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
@@ -32,6 +32,18 @@ enum Event {
     Ended(io::Result<ExitStatus>),
     Signal(i32),
     Asked(UnixStream),
+    Changed,
+}
+
+/// Has the loop of [`answering`] look at what it watches.
+#[derive(Clone)]
+pub(crate) struct LookAgain(Sender<Event>);
+
+impl LookAgain {
+    pub(crate) fn say(&self) {
+        // When that loop has ended, it has looked for the last time.
+        let _ = self.0.send(Event::Changed);
+    }
 }
 
 /// What happens. From the moment that this is made, a signal does not end this process at once: what was begun is undone
@@ -50,6 +62,10 @@ impl Events {
         let signals = signals::handle(move |signal| told.send(Event::Signal(signal)).unwrap_or_default())
             .context("cannot watch for signals")?;
         Ok(Self { sender, receiver, _signals: signals })
+    }
+
+    pub(crate) fn look_again(&self) -> LookAgain {
+        LookAgain(self.sender.clone())
     }
 
     /// Passes the connection of a process that asks to the loop of [`answering`]. False when that loop has ended.
@@ -82,7 +98,7 @@ pub(crate) fn until(
                 end(child, Signal::SIGTERM as i32, events);
                 return Ok(ExitCode::SUCCESS);
             }
-            Ok(Event::Asked(_)) | Err(_) => {}
+            Ok(Event::Asked(_) | Event::Changed) | Err(_) => {}
         }
     }
 }
@@ -110,15 +126,28 @@ pub(crate) fn run(
     keep_going: bool,
     watch: impl FnMut() -> Result<()>,
 ) -> Result<ExitCode> {
-    answering(events, command, what, keep_going, watch, drop)
+    run_or_wait(events, command, what, keep_going, Some(LOOK), watch, drop)
 }
 
-/// The same, and `answer` is called for each who [asks](Events::asked).
+/// The same, but `watch` is called when somebody has said that it [has to be](Events::look_again), and `answer` for each who
+/// [asks](Events::asked).
 pub(crate) fn answering(
     events: &Events,
     command: &[OsString],
     what: &str,
     keep_going: bool,
+    watch: impl FnMut() -> Result<()>,
+    answer: impl FnMut(UnixStream),
+) -> Result<ExitCode> {
+    run_or_wait(events, command, what, keep_going, None, watch, answer)
+}
+
+fn run_or_wait(
+    events: &Events,
+    command: &[OsString],
+    what: &str,
+    keep_going: bool,
+    every: Option<Duration>,
     mut watch: impl FnMut() -> Result<()>,
     mut answer: impl FnMut(UnixStream),
 ) -> Result<ExitCode> {
@@ -127,7 +156,11 @@ pub(crate) fn answering(
     let waiting = waiting(command, what);
     let mut trouble = None;
     let code = loop {
-        match events.recv_timeout(LOOK) {
+        let event = match every {
+            Some(every) => events.recv_timeout(every),
+            None => events.recv().map_err(Into::into),
+        };
+        match event {
             Ok(Event::Ended(status)) => break code_of(status.context("cannot wait for the command")?),
             Ok(Event::Signal(signal)) => {
                 end(child, signal, events);
@@ -137,7 +170,7 @@ pub(crate) fn answering(
                 answer(stream);
                 continue;
             }
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Changed) | Err(RecvTimeoutError::Timeout) => {}
             // The handler of signals holds a sender.
             Err(RecvTimeoutError::Disconnected) => break Exit::Other.into(),
         }
@@ -174,9 +207,20 @@ fn end(child: Option<Pid>, signal: i32, events: &Receiver<Event>) {
             // It may have ended meanwhile.
             let _ = kill(child, signal);
         }
-        // Another signal while we wait means that the next step is wanted now.
-        if let Ok(Event::Ended(_)) = events.recv_timeout(PATIENCE) {
+        if ends_within(PATIENCE, events) {
             return;
+        }
+    }
+}
+
+/// Whether the command ends in time. Another signal meanwhile means that the next step is wanted now.
+fn ends_within(patience: Duration, events: &Receiver<Event>) -> bool {
+    let until = Instant::now() + patience;
+    loop {
+        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Event::Ended(_)) => return true,
+            Ok(Event::Signal(_)) | Err(_) => return false,
+            Ok(Event::Asked(_) | Event::Changed) => {}
         }
     }
 }

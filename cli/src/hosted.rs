@@ -7,20 +7,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
 use ekiden_agent::{Agent, Config, Counts, Next};
 use ekiden_host::Figure;
-use ekiden_loader::{Access, Beside, LoadError, Moved, NumberedInstance, Status, arena_bytes_for, room_for_all, sysfs};
+use ekiden_loader::{
+    Access, Beside, Changes, LoadError, Moved, NumberedInstance, Status, arena_bytes_for, room_for_all, sysfs,
+};
 use ekiden_recording::{Header, Instance};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
 
 use crate::{
     agent::control::{MovedTo, Request, Running, Upgraded},
+    child::LookAgain,
     failure::{Exit, Failure},
     policies,
     session::{self, Flight, Held, LastFault, Plan},
+    watch::Watch,
 };
 
 /// Where a policy runs.
@@ -56,6 +60,8 @@ pub(crate) struct Options {
     pub(crate) flights: PathBuf,
     /// Whether this process records its calls to a file.
     pub(crate) is_recorded: bool,
+    /// Told when the kernel has done something with the policy, which may be that it does not use it any more.
+    pub(crate) look: LookAgain,
 }
 
 impl Options {
@@ -88,6 +94,7 @@ impl Options {
 pub(crate) struct InProcess {
     pub(crate) agent: Agent,
     flight: Option<Flight>,
+    _watch: Watch,
 }
 
 impl InProcess {
@@ -99,7 +106,8 @@ impl InProcess {
             }
             None => None,
         };
-        Ok(Self { agent, flight })
+        let watch = watch(agent.end()?, options)?;
+        Ok(Self { agent, flight, _watch: watch })
     }
 
     /// An error with the reason, which is also kept for `ekiden status`, if the kernel does not use the policy any more.
@@ -151,8 +159,14 @@ fn began_anew(policy: &str, error: &anyhow::Error) -> anyhow::Error {
     Failure::new(Exit::OldGoesOn, format!("{policy} began anew where it was: {error:#}")).into()
 }
 
+fn watch(changes: Changes, options: &Options) -> Result<Watch> {
+    Watch::begin(changes, options.look.clone()).context("cannot wait for what the kernel does with the policy")
+}
+
 enum Now {
     Kernel {
+        /// It has the device open, without which `ekiden.ko` can be unloaded: it ends first.
+        watch: Watch,
         held: Box<Held>,
         modules: PathBuf,
     },
@@ -187,9 +201,18 @@ pub(crate) struct End {
     pub(crate) figures: Vec<Figure>,
 }
 
+impl Now {
+    fn in_kernel(held: Held, modules: PathBuf, options: &Options) -> Result<Self> {
+        let watch = watch(Changes::of_module()?, options)?;
+        // What has happened before is not told.
+        options.look.say();
+        Ok(Self::Kernel { watch, held: held.into(), modules })
+    }
+}
+
 impl Hosted {
-    pub(crate) fn in_kernel(held: Held, modules: PathBuf, options: Options) -> Self {
-        Self { now: Now::Kernel { held: held.into(), modules }.into(), options, counts: RefCell::default() }
+    pub(crate) fn in_kernel(held: Held, modules: PathBuf, options: Options) -> Result<Self> {
+        Ok(Self { now: Now::in_kernel(held, modules, &options)?.into(), options, counts: RefCell::default() })
     }
 
     pub(crate) fn in_agent(agent: InProcess, options: Options) -> Self {
@@ -251,11 +274,12 @@ impl Hosted {
         let ready = plan.prepare().map_err(|error| stays(&old.policy, &error))?;
         let began = Instant::now();
         agent.let_go();
-        match ready.start() {
-            Ok(held) => {
-                let between = began.elapsed();
+        let started = ready.start();
+        let between = began.elapsed();
+        match started.and_then(|held| Now::in_kernel(held, modules, &self.options)) {
+            Ok(in_kernel) => {
                 *self.counts.borrow_mut() += agent.counts();
-                *now = Now::Kernel { held: held.into(), modules };
+                *now = in_kernel;
                 let tasks = Status::read().ok().flatten().map(|status| status.counts.tasks);
                 Ok(has_moved(old, moved, between, tasks))
             }
@@ -271,7 +295,7 @@ impl Hosted {
     /// A policy in this process takes over from the one in the kernel. What can be refused is refused before that one lets go of the tasks.
     fn to_agent(&self, next: &Next) -> Result<MovedTo> {
         let mut now = self.now.borrow_mut();
-        let Now::Kernel { held, modules } = &mut *now else {
+        let Now::Kernel { held, modules, .. } = &mut *now else {
             return Err(Failure::new(Exit::OldGoesOn, "no policy of this process is in the kernel").into());
         };
         let status = Status::read()?.unwrap_or_default();
@@ -306,7 +330,7 @@ impl Hosted {
                 let others = sysfs::scheduler().is_some_and(|name| name.starts_with("ekiden"));
                 let beside = if others { Beside::OthersAsDefault } else { Beside::Nobody };
                 let plan = Plan { beside, ..self.options.plan(&old, &modules) };
-                *now = Now::Kernel { held: plan.start()?.into(), modules };
+                *now = Now::in_kernel(plan.start()?, modules, &self.options)?;
                 Err(began_anew(&old.policy, &error))
             }
         }
@@ -332,13 +356,16 @@ impl Hosted {
                     figures: agent.figures(),
                 }
             }
-            Now::Kernel { held, .. } => End {
-                policy: held.policy(),
-                place: Place::Kernel,
-                was_scheduler: held.is_running(),
-                counts,
-                figures: Vec::new(),
-            },
+            Now::Kernel { watch, held, .. } => {
+                drop(watch);
+                End {
+                    policy: held.policy(),
+                    place: Place::Kernel,
+                    was_scheduler: held.is_running(),
+                    counts,
+                    figures: Vec::new(),
+                }
+            }
             Now::Nowhere { policy, .. } => {
                 End { policy, place: Place::Agent, was_scheduler: false, counts, figures: Vec::new() }
             }

@@ -35,6 +35,7 @@ mod transitions;
 mod upgrade;
 mod view;
 mod vm;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -97,6 +97,7 @@ impl Run {
         };
         session::preflight(beside)?;
         let modules = modules::for_this_machine(self.modules.as_deref(), policy, &self.allowed, &mut Progress::new())?;
+        let events = Events::listen()?;
         let options = Options {
             max_tasks: *max_tasks,
             arena_mib: *arena_mib,
@@ -109,10 +110,10 @@ impl Run {
             flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
             flights: self.flights.clone(),
             is_recorded: self.record.is_some(),
+            look: events.look_again(),
         };
         let first = Instance { policy: policy.clone(), params };
         let plan = Plan { attached, beside, ..options.plan(&first, &modules) };
-        let events = Events::listen()?;
         let held = plan.start()?;
         self.share.give(held.slot())?;
         let recording = match &self.record {
@@ -127,7 +128,7 @@ impl Run {
         };
         let what = format!("{policy} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares");
         let command = self.wrapped(held.number()?)?;
-        let hosted = Hosted::in_kernel(held, modules, options);
+        let hosted = Hosted::in_kernel(held, modules, options)?;
         // One that has all tasks can move into this process.
         let has_all = !attached && beside == Beside::Nobody;
         let listening = has_all.then(|| control::Listening::begin(events.asked()));

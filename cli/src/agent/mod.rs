@@ -111,6 +111,7 @@ impl AgentCommand {
         if !self.messages.is_power_of_two() {
             return Err(Failure::new(Exit::Usage, "--messages has to be a power of two, such as 16384").into());
         }
+        let events = Events::listen()?;
         let options = Options {
             max_tasks: self.options.max_tasks,
             arena_mib: None,
@@ -119,9 +120,9 @@ impl AgentCommand {
             flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
             flights: self.flights.clone(),
             is_recorded: self.record.is_some(),
+            look: events.look_again(),
         };
         let first = Instance { policy: self.options.policy.clone(), params };
-        let events = Events::listen()?;
         let agent = Agent::start(&options.config(&first), make)?;
         let recording = self.recording(&agent)?;
         let what =

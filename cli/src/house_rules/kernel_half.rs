@@ -330,7 +330,7 @@ fn rust_is_entered_through_the_guard_and_with_the_cpu_kept() {
 
 /// What calls from BPF and from Rust, and all that they call, use of the kernel: nothing of it allocates, sleeps, prints or wakes a task.
 const USED_OF_THE_KERNEL: &str = "\
-    BITS_TO_LONGS BUILD_BUG_ON READ_ONCE WRITE_ONCE atomic_set clamp cmpxchg container_of copy_from_kernel_nofault \
+    BITS_TO_LONGS BUILD_BUG_ON READ_ONCE WRITE_ONCE atomic_inc_return atomic_set clamp cmpxchg container_of copy_from_kernel_nofault \
     cpu_active cpu_online cpu_possible cpu_relax cpumask_bits cpumask_test_cpu for_each_online_cpu \
     for_each_possible_cpu get_irq_regs hash_ptr hlist_for_each_entry_rcu hrtimer_get_expires hrtimer_is_queued \
     hrtimer_start in_hardirq instruction_pointer irq_work_queue ktime_get_mono_fast_ns ktime_to_ns likely \

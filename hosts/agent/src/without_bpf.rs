@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::fs::File;
 
 use ekiden_host::Figure;
-use ekiden_loader::{CallLog, LoadError, NumberedInstance, Result, Status, Upgrade};
+use ekiden_loader::{CallLog, Changes, LoadError, NumberedInstance, Result, Status, Upgrade};
 use ekiden_recording::{Header, Instance};
 
 use crate::config::{Config, Counts, Make, MakeNext, Next};
@@ -32,6 +32,10 @@ impl Agent {
     }
 
     pub fn is_running(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub fn end(&self) -> Result<Changes> {
         match self.0 {}
     }
 

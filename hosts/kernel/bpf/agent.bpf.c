@@ -411,6 +411,7 @@ OPS(exit) void BPF_PROG(agent_exit, struct scx_exit_info *info)
 	bpf_probe_read_kernel_str(exit_reason, sizeof(exit_reason), info->reason);
 	bpf_probe_read_kernel_str(exit_message, sizeof(exit_message), info->msg);
 	control.ended = 1;
+	bpf_ringbuf_output(&end, exit_reason, 1, 0);
 }
 
 /* The agent gives the scheduler its name, and leaves out what the kernel does not have. */

@@ -7,6 +7,7 @@
 
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_STACK 23
+#define BPF_MAP_TYPE_RINGBUF 27
 #define BPF_F_MMAPABLE (1U << 10)
 #define CLOCK_MONOTONIC 1
 #define READ(x) (*(volatile typeof(x) *)&(x))
@@ -306,6 +307,12 @@ struct {
 	__uint(max_entries, GROUPS_MOST);
 	__uint(value_size, sizeof(u32));
 } freed_groups SEC(".maps");
+
+/* Can be read when the kernel has let go: the agent's process waits for that. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} end SEC(".maps");
 
 /* A timer: BPF has timers only in the values of maps. */
 struct timer {

@@ -195,7 +195,10 @@ int ekiden_do_attach(void)
 	/* Pairs with the release in policy_slots.c that counts a new policy: its policy slot is complete. */
 	if (!smp_load_acquire(&ekiden_running.nr))
 		return -ENODEV;
-	return cmpxchg(&ekiden_running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) == EKIDEN_DETACHED ? 0 : -ENODEV;
+	if (cmpxchg(&ekiden_running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) != EKIDEN_DETACHED)
+		return -ENODEV;
+	ekiden_status_changed();
+	return 0;
 }
 
 static void reap_later(struct work_struct *work)
@@ -208,6 +211,7 @@ static DECLARE_WORK(reap_work, reap_later);
 void ekiden_do_detach(void)
 {
 	WRITE_ONCE(ekiden_running.attached, EKIDEN_DETACHED);
+	ekiden_status_changed();
 	schedule_work(&reap_work);
 }
 

@@ -312,7 +312,7 @@ bool ekiden_c_is_in_read_section(const struct task_struct *p);
 DECLARE_TRACEPOINT(ekiden_event);
 /* Only if that is enabled. */
 void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
-/* For tracepoints: something happens to the policy in a policy slot, perhaps for a reason. */
+/* For tracepoints, and for those that poll /dev/ekiden: something happens to the policy in a policy slot, perhaps for a reason. */
 void ekiden_say_of(const char *what, const struct ekiden_policy_slot *policy_slot, const struct ekiden_text *text);
 
 /* ---- upgrade.c ---- */
@@ -323,9 +323,18 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 
 /* ---- status.c ---- */
 
+struct poll_table_struct;
 struct seq_file;
 /* So that seq_read() reads what /dev/ekiden says; single_release() ends it. */
 int ekiden_control_open(struct inode *inode, struct file *file);
+/*
+ * EPOLLPRI when something has happened to a policy since the file was opened or last read: it came, left, was taken out or
+ * upgraded, or the kernel began or ended to call policies.
+ */
+__poll_t ekiden_control_poll(struct file *file, struct poll_table_struct *table);
+/* In any context but an NMI. */
+void ekiden_status_changed(void);
+void ekiden_status_ended(void);
 int ekiden_proc_show(struct seq_file *file, void *unused);
 
 #endif

@@ -404,6 +404,7 @@ static const struct file_operations control_fops = {
 	.open = ekiden_control_open,
 	.read = seq_read,
 	.llseek = seq_lseek,
+	.poll = ekiden_control_poll,
 	.unlocked_ioctl = control_ioctl,
 	.mmap = control_mmap,
 	.release = control_release,
@@ -445,6 +446,7 @@ static void __exit ekiden_exit(void)
 	ekiden_queues_ended();
 	ekiden_calls_ended();
 	ekiden_stop_ended();
+	ekiden_status_ended();
 }
 
 module_init(ekiden_init);

@@ -2,11 +2,15 @@
 /*
  * What /dev/ekiden says when it is read, by any user, and /proc/ekiden, for scripts.
  */
+#include <linux/atomic.h>
 #include <linux/fs.h>
+#include <linux/irq_work.h>
 #include <linux/mm.h>
+#include <linux/poll.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
 #include <linux/uaccess.h>
+#include <linux/wait.h>
 #include "host.h"
 
 #define STATUS_LEN SZ_64K
@@ -173,6 +177,45 @@ static int put_policy_slots(char *to, size_t size)
 	return at + scnprintf(to + at, size - at, "]");
 }
 
+/* ---- when to read it again ---- */
+
+/* Counts what has happened to policies. */
+static atomic_t changes;
+static DECLARE_WAIT_QUEUE_HEAD(readers);
+
+static void wake_readers(struct irq_work *work)
+{
+	wake_up_all(&readers);
+}
+
+/* Whoever says that something has happened may hold the lock of a run queue. */
+static struct irq_work waking = IRQ_WORK_INIT(wake_readers);
+
+void ekiden_status_changed(void)
+{
+	/* Fully ordered: whoever sees the count sees the change. */
+	atomic_inc_return(&changes);
+	irq_work_queue(&waking);
+}
+
+void ekiden_status_ended(void)
+{
+	irq_work_sync(&waking);
+}
+
+__poll_t ekiden_control_poll(struct file *file, struct poll_table_struct *table)
+{
+	const struct seq_file *status = file->private_data;
+	__poll_t ready = EPOLLIN | EPOLLRDNORM;
+
+	poll_wait(file, &readers, table);
+	if (status->poll_event != atomic_read(&changes))
+		ready |= EPOLLPRI | EPOLLERR;
+	return ready;
+}
+
+/* ---- the text ---- */
+
 /*
  * The one that gets the tasks for which no policy was chosen comes first and by itself; then all of them, in order. All
  * of it is of one moment, in however many pieces a program reads it.
@@ -185,6 +228,8 @@ static int control_show(struct seq_file *file, void *unused)
 
 	if (!text)
 		return -ENOMEM;
+	/* Not later: what changes from here on may be missing in the text. */
+	file->poll_event = atomic_read_acquire(&changes);
 	mutex_lock(&ekiden_control);
 	at = scnprintf(text, STATUS_LEN, "{\"abi\":%u", EKIDEN_ABI_VERSION);
 	if (ekiden_running.nr) {
@@ -209,9 +254,14 @@ static int control_show(struct seq_file *file, void *unused)
 
 int ekiden_control_open(struct inode *inode, struct file *file)
 {
+	int ret;
+
 	/* The miscdevice, which misc_open() left there; seq_open() warns of anything. */
 	file->private_data = NULL;
-	return single_open(file, control_show, NULL);
+	ret = single_open(file, control_show, NULL);
+	if (!ret)
+		((struct seq_file *)file->private_data)->poll_event = atomic_read(&changes);
+	return ret;
 }
 
 /* ---- /proc/ekiden: counters for scripts ---- */

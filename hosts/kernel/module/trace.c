@@ -24,4 +24,5 @@ void ekiden_say_of(const char *what, const struct ekiden_policy_slot *policy_slo
 	if (policy_slot->now)
 		trace_ekiden_policy(what, policy_slot->now->policy->table->name, policy_slot->call_log.instance,
 				    text ? text->bytes : "", text ? text->len : 0);
+	ekiden_status_changed();
 }

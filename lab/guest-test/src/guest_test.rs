@@ -259,6 +259,8 @@ pub enum GuestTest {
         #[arg(long)]
         to: PathBuf,
     },
+    /// Another policy comes, panics, and goes, and one who waits is told.
+    Told,
     /// Records a policy while control groups limit its tasks.
     RecordedGroups {
         /// Where the recording goes.

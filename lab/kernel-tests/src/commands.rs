@@ -1,15 +1,18 @@
 //! Guest tests of commands beside policies that run: who is given a policy by `ekiden attach --follow`, what is left of a recording whose reader is
-//! killed, and what a finding of `ekiden check --live` saves.
+//! killed, what a finding of `ekiden check --live` saves, and how soon it is told what happens to policies.
 
 use std::{
     fs,
+    os::{fd::AsFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
-use ekiden_loader::{Beside, Session};
+use anyhow::{Context, Result, bail, ensure};
+use ekiden::Call;
+use ekiden_loader::{Beside, Changes, Config, Session};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -174,5 +177,61 @@ pub(crate) fn found_flight(modules: &Path, ekiden: &Path, to: &Path) -> Result<(
     let report = FlightReport { code: output.status.code(), recordings, still_running: session.is_running() };
     println!("{}", serde_json::to_string(&report)?);
     session.stop();
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct ToldReport {
+    /// How often something was told until the second policy had come, was taken out, and had gone.
+    changes: [u32; 3],
+    /// How long after it was taken out that was told.
+    told_us: u64,
+    /// Whether nothing was told while nothing happened.
+    is_quiet: bool,
+    still_running: bool,
+}
+
+/// A stream whose other end is closed after a while.
+fn ends_in(time: Duration) -> Result<UnixStream> {
+    let (end, stream) = UnixStream::pair()?;
+    thread::spawn(move || {
+        thread::sleep(time);
+        drop(end);
+    });
+    Ok(stream)
+}
+
+/// Another policy comes, panics, and goes.
+pub(crate) fn told(modules: &Path) -> Result<()> {
+    let first = Session::start(&config(modules, "wfq"))?;
+    let mut changes = Changes::of_module()?;
+    // The end of all waiting.
+    let over = ends_in(PATIENCE)?;
+    let mut until = |is_so: &dyn Fn() -> Result<bool>| -> Result<u32> {
+        for told in 1..10 {
+            ensure!(changes.wait(over.as_fd())?, "not within {PATIENCE:?}");
+            if is_so()? {
+                return Ok(told);
+            }
+        }
+        bail!("it is told again and again, and is not so");
+    };
+    let params = format!("call={} after=300", Call::TaskWakeup as u32);
+    let config = Config { params, ..beside(modules, "faulty", Beside::OthersAsDefault) };
+    let second = Session::start(&config)?;
+    let has_come = until(&|| Ok(find("faulty").is_ok()))?;
+    let workers = [Worker::start("nap")?, Worker::start("yield")?];
+    let is_out = until(&|| Ok(!find("faulty")?.alive))?;
+    let told_us = find("faulty")?.faulted_ago().context("no time")?.as_micros() as u64;
+    workers.iter().try_for_each(Worker::must_run)?;
+    drop(second);
+    let has_gone = until(&|| Ok(find("faulty").is_err()))?;
+    let is_quiet = !changes.wait(ends_in(Duration::from_millis(300))?.as_fd())?;
+    let changes = [has_come, is_out, has_gone];
+    println!(
+        "{}",
+        serde_json::to_string(&ToldReport { changes, told_us, is_quiet, still_running: first.is_running() })?
+    );
+    first.stop();
     Ok(())
 }

@@ -129,6 +129,7 @@ fn main() -> anyhow::Result<()> {
         GuestTest::Followed { ekiden } => commands::followed(modules, &ekiden),
         GuestTest::ReaderKilled { ekiden, to } => commands::reader_killed(modules, &ekiden, &to),
         GuestTest::FoundFlight { ekiden, to } => commands::found_flight(modules, &ekiden, &to),
+        GuestTest::Told => commands::told(modules),
         GuestTest::RecordedGroups { to } => groups::recorded_groups(modules, &to),
         GuestTest::Due { policy, others, nices, seconds, starved_after_ms } => {
             due::due(modules, &policy, others, [nices[0], nices[1]], [seconds[0], seconds[1]], starved_after_ms)

@@ -7,6 +7,7 @@ use std::{
     fs::File,
     io,
     mem::MaybeUninit,
+    os::fd::AsFd,
     ptr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,7 +22,7 @@ use ekiden::Topology;
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
 use ekiden_host::{Figure, Figures, Policy, Surrounded};
-use ekiden_loader::{CallLog, LoadError, Result, header_of, operations_of_the_kernel, sysfs};
+use ekiden_loader::{CallLog, Changes, LoadError, Result, header_of, operations_of_the_kernel, sysfs};
 use ekiden_recording::{self as recording, Header, Instance, Mark};
 use libbpf_rs::{
     Link, OpenObject,
@@ -74,7 +75,7 @@ pub struct Agent {
     talk: Arc<Talk>,
     thread: Option<JoinHandle<Option<Fault>>>,
     exit: [*const c_char; 2],
-    _skel: AgentSkel<'static>,
+    skel: AgentSkel<'static>,
 }
 
 /// Where the policy's newest calls are.
@@ -180,7 +181,7 @@ impl Agent {
             talk,
             thread: None,
             exit,
-            _skel: skel,
+            skel,
         };
         // What was saved is not on the call log: it cannot be replayed from there.
         let mark = if config.saved.is_empty() { Mark::Begin } else { Mark::GoOn };
@@ -201,6 +202,16 @@ impl Agent {
     /// Whether the kernel still uses it.
     pub fn is_running(&self) -> bool {
         self.shared.control().ended.load(Acquire) == 0 && sysfs::scheduler().as_ref() == Some(&self.name)
+    }
+
+    /// Tells when the kernel does not use the policy any more.
+    ///
+    /// # Errors
+    /// If this process may not have another file.
+    pub fn end(&self) -> Result<Changes> {
+        let file = self.skel.maps.end.as_fd().try_clone_to_owned();
+        let failed = |source| LoadError::Io { what: "cannot wait for the kernel".into(), source };
+        Ok(Changes::of_end(file.map_err(failed)?))
     }
 
     /// An error with the reason if the kernel does not use the policy any more.
@@ -275,7 +286,7 @@ impl Prepared {
     /// Another scheduler has the tasks, or the policy is taken out at once.
     pub fn start(self) -> Result<Agent> {
         let Self(mut agent) = self;
-        let link = agent._skel.maps.agent_ops.attach_struct_ops().map_err(|error| match sysfs::scheduler() {
+        let link = agent.skel.maps.agent_ops.attach_struct_ops().map_err(|error| match sysfs::scheduler() {
             Some(name) if name.starts_with("ekiden_agent") => LoadError::AgentRuns(name),
             _ => bpf_error("attach", &error),
         })?;

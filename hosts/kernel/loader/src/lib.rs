@@ -11,6 +11,7 @@
 mod bpf;
 mod budgets;
 mod call_log;
+mod changes;
 mod config;
 mod control;
 mod drain;
@@ -28,6 +29,7 @@ mod waits;
 pub use bpf::{Baseline, Look, Prepared, Program, Recorder, RunqLat, Session, ShortRecorder, operations_of_the_kernel};
 pub use budgets::Budgets;
 pub use call_log::{CALL_LOG_PAGE, CallLog, len_of_ring};
+pub use changes::Changes;
 pub use config::{Beside, Config, Queues, Scope, arena_bytes_for, room_for_all};
 pub use control::{Access, Control, Hint, Moved, Succession, Upgrade, saved_most};
 pub use drain::{Drain, Kept, dump, header, header_of};

@@ -1,5 +1,5 @@
 //! Commands beside policies in a stock kernel: which threads get a policy by `ekiden attach --follow`, what is left of a recording whose reader is
-//! killed, and what a finding of `ekiden check --live` saves.
+//! killed, what a finding of `ekiden check --live` saves, and how soon it is told that a policy was taken out.
 
 use std::fs::File;
 
@@ -16,6 +16,8 @@ tests! {
         8 tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed,
         4 a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs,
         5 a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy,
+        3 what_happens_to_policies_is_told_at_once_to_those_who_wait_for_it,
+        4 a_command_is_ended_as_soon_as_its_policy_is_taken_out,
     }
 }
 
@@ -64,4 +66,38 @@ fn a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy(guest: &Test
     assert!(report["recordings"][0][0].as_str().unwrap().starts_with("/var/lib/ekiden/fifo-"), "{report}");
     assert!(outcome.replayed > 100, "{} of {} calls", outcome.replayed, outcome.calls);
     assert_eq!(outcome.differences, 0, "{:?}", outcome.first);
+}
+
+fn what_happens_to_policies_is_told_at_once_to_those_who_wait_for_it(guest: &TestGuest) {
+    let report = &guest.guest_test("told --modules /lab")[0];
+    println!("{report}");
+    let changes = report["changes"].as_array().unwrap();
+    assert!(changes.iter().all(|told| (1..=3).contains(&told.as_u64().unwrap())), "{report}");
+    assert!(report["told_us"].as_u64() < Some(50_000), "{report}");
+    assert_eq!((&report["is_quiet"], &report["still_running"]), (&true.into(), &true.into()), "{report}");
+}
+
+/// The kernel lets go of the policy when its key is pressed, and the command says when that was and when it was ended for it.
+fn a_command_is_ended_as_soon_as_its_policy_is_taken_out(guest: &TestGuest) {
+    let script = r#"
+        sleep 0.3
+        now() { cut -d ' ' -f 1 /proc/uptime; }
+        trap 'echo "ended $(now)"; exit' TERM
+        echo "gone $(now)"; echo S > /proc/sysrq-trigger
+        while :; do sleep 0.01; done
+    "#;
+    guest.bring("ekiden-cli", "ekiden");
+    std::fs::write(guest.host("gone.sh"), script).unwrap();
+    for place in ["run", "agent"] {
+        let said = guest.shell(&format!(
+            "export LD_LIBRARY_PATH=/lab/programs EKIDEN_MODULES=/lab; exec 2>&1; \
+             /lab/programs/ekiden {place} fifo -- sh /host/gone.sh; echo \"code $?\""
+        ));
+        println!("{said}");
+        let at =
+            |word: &str| -> f64 { said.lines().find_map(|line| line.strip_prefix(word)).unwrap().parse().unwrap() };
+        // What is said of it first takes some of that.
+        assert!(at("ended ") - at("gone ") < 0.5, "{said}");
+        assert!(said.contains("disabled by sysrq-S") && said.trim_end().ends_with("code 101"), "{said}");
+    }
 }
