@@ -107,6 +107,24 @@ OPS(disable) void BPF_PROG(agent_disable, struct task_struct *p)
 	bpf_map_push_elem(&freed, &slot, 0);
 }
 
+/*
+ * Where nothing waits and a CPU has nothing to run, there is nothing to decide for a policy that leaves it to the kernel where a
+ * task goes: the task runs at once, and the agent hears of it with what happens next. Whether there is time for a task whose group
+ * has a limit, the agent says.
+ */
+static __always_inline bool may_place(struct task *t, struct cpu *c)
+{
+	return READ(control.may_place) && c && READ(c->looks) && !READ(c->next) && !some_wait() && !is_limited(t);
+}
+
+/* The CPU was idle, and is taken for this task. */
+static __always_inline void place(struct task_struct *p, struct task *t, s32 cpu, struct cpu *c, u64 enq_flags)
+{
+	c->looks = 0;
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, READ(control.slice_ns) ?: slice_default_ns, enq_flags);
+	tell_on(cpu, RUNNABLE, p, t, now_is(t, RUNS), WOKEN | PLACED, 0);
+}
+
 OPS(select_cpu) s32 BPF_PROG(agent_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	bool is_idle = false;
@@ -117,15 +135,8 @@ OPS(select_cpu) s32 BPF_PROG(agent_select_cpu, struct task_struct *p, s32 prev_c
 	if (!t)
 		return cpu;
 	c = get_cpu(cpu);
-	/*
-	 * Where nothing waits and a CPU has nothing to run, there is nothing to decide for a policy that leaves it to the kernel where a
-	 * task goes: the task runs at once, and the agent hears of it with what happens next. Whether there is time for a task whose group
-	 * has a limit, the agent says.
-	 */
-	if (is_idle && READ(control.may_place) && c && READ(c->looks) && !READ(c->next) && !some_wait() && !is_limited(t)) {
-		c->looks = 0;
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, READ(control.slice_ns) ?: slice_default_ns, 0);
-		tell_on(cpu, RUNNABLE, p, t, now_is(t, RUNS), WOKEN | PLACED, 0);
+	if (is_idle && c && may_place(t, c)) {
+		place(p, t, cpu, c, 0);
 		return cpu;
 	}
 	t->select = (wake_flags & 0xffff) | (bpf_get_smp_processor_id() + 1) << 16;
@@ -172,6 +183,12 @@ OPS(enqueue) void BPF_PROG(agent_enqueue, struct task_struct *p, u64 enq_flags)
 			return;
 		}
 		__sync_fetch_and_add(&control.beyond, -1);
+	}
+	/* For a task that may run on one CPU only ops.select_cpu is not asked. */
+	if (enq_flags & SCX_ENQ_WAKEUP && !t->select && c && c->presence != LEAVES && may_place(t, c) &&
+	    scx_bpf_test_and_clear_cpu_idle(cpu_of(p))) {
+		place(p, t, cpu_of(p), c, enq_flags);
+		return;
 	}
 	slot = p->scx.dsq_vtime;
 	if (enq_flags & SCX_ENQ_WAKEUP) {

@@ -7,17 +7,20 @@
 
 /*
  * When the watchdog looks again: soon while the agent is at work, or may be called any moment; later where it has messages on which nothing
- * waits; and late where it has none, or the machine idles.
+ * waits; late where it has none, until there is one; and later still where the machine idles, whatever it is told meanwhile. A CPU whose task
+ * has used up its slice looks for work, and the agent is called there.
  */
 enum pace {
 	SOON = 0,
 	LATER = 1,
 	LATE = 2,
+	IDLE = 3,
 };
 
 #define WATCH_NS 5000000ULL
 #define WATCH_LATER_NS 95000000ULL
 #define WATCH_LATE_NS 1000000000ULL
+#define WATCH_IDLE_NS 4000000000ULL
 
 static __always_inline bool pending(void)
 {

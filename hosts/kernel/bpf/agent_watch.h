@@ -108,21 +108,27 @@ static __noinline u32 look_at_messages(u32 pace, u64 head, u64 now_ns)
 {
 	bool is_new = head != control.watch_head, has_work = pending(), some_are_there = (s64)READ(control.waiting) > 0;
 	bool is_wanted = some_are_there || READ(control.called) || READ(control.due);
+	bool idles = !is_wanted && machine_idles();
 
 	control.watch_head = head;
 	/* Once in a while it looks after tasks that wait for long. */
-	if ((has_work || some_are_there) && now_ns - control.watch_heard_ns >= WATCH_LATE_NS)
+	if ((has_work || some_are_there) && now_ns - control.watch_heard_ns >= (idles ? WATCH_IDLE_NS : WATCH_LATE_NS))
 		control.due = 1;
 	else if (is_new && pace == SOON)
 		return has_work ? LATER : SOON;
-	else if (!has_work || (!is_wanted && machine_idles())) {
+	else if (!has_work || idles) {
 		if (!has_work && !some_are_there)
 			control.watch_heard_ns = now_ns;
-		return LATE;
+		return has_work ? IDLE : LATE;
 	}
 	control.watch_heard_ns = now_ns;
 	call(bpf_get_smp_processor_id(), true);
 	return SOON;
+}
+
+static __always_inline u64 after(u32 pace)
+{
+	return pace == SOON ? WATCH_NS : pace == LATER ? WATCH_LATER_NS : pace == LATE ? WATCH_LATE_NS : WATCH_IDLE_NS;
 }
 
 static int on_watch(void *map, int *key, struct timer *watch)
@@ -145,7 +151,7 @@ static int on_watch(void *map, int *key, struct timer *watch)
 	} else if (look_at_agent(now_ns)) {
 		return 0;
 	}
-	bpf_timer_start(&watch->timer, next == SOON ? WATCH_NS : next == LATER ? WATCH_LATER_NS : WATCH_LATE_NS, 0);
+	bpf_timer_start(&watch->timer, after(next), 0);
 	if (next != SOON) {
 		__sync_lock_test_and_set(&control.watch_pace, next);
 		/* What has come after this hurries it; what came just before did not. */
