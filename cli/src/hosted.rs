@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use ekiden_agent::{Agent, Config, Counts, Next};
 use ekiden_host::Figure;
 use ekiden_loader::{
@@ -22,7 +22,8 @@ use crate::{
     agent::control::{MovedTo, Request, Running, Upgraded},
     child::LookAgain,
     failure::{Exit, Failure},
-    policies,
+    flights, policies,
+    recording::RECORDING_KIB,
     session::{self, Flight, Held, LastFault, Plan},
     watch::Watch,
 };
@@ -46,6 +47,27 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// What is kept of a policy's calls, in either place.
+#[derive(Args, Clone)]
+pub(crate) struct Recorder {
+    /// Memory for the newest calls, which are saved if the policy is taken out: in the kernel for each CPU; 0 for none
+    #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
+    pub(crate) flight_kib: u64,
+    /// Where its last calls are saved if it is taken out
+    #[arg(long, value_name = "DIR", default_value_os_t = flights::usual())]
+    pub(crate) flights: PathBuf,
+    /// Record every call to this file, from the first one on; there are 16 MiB of memory for that, in the kernel for each CPU
+    #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
+    pub(crate) record: Option<PathBuf>,
+}
+
+impl Recorder {
+    /// The memory for the newest calls, in KiB.
+    fn kib(&self) -> u64 {
+        if self.record.is_some() { RECORDING_KIB } else { self.flight_kib }
+    }
+}
+
 /// What was asked for when it was started, and holds in both places.
 pub(crate) struct Options {
     /// Room for tasks; each place has a default of its own.
@@ -56,10 +78,7 @@ pub(crate) struct Options {
     pub(crate) messages: u32,
     /// Who may choose it, in the kernel.
     pub(crate) access: Access,
-    pub(crate) flight_kib: u64,
-    pub(crate) flights: PathBuf,
-    /// Whether this process records its calls to a file.
-    pub(crate) is_recorded: bool,
+    pub(crate) recorder: Recorder,
     /// Told when the kernel has done something with the policy, which may be that it does not use it any more.
     pub(crate) look: LookAgain,
 }
@@ -71,7 +90,7 @@ impl Options {
             params: instance.params.clone(),
             max_tasks: self.max_tasks.unwrap_or(usual.max_tasks),
             messages: self.messages,
-            call_log_records: session::records_in(self.flight_kib),
+            call_log_records: session::records_in(self.recorder.kib()),
             ..usual
         }
     }
@@ -82,8 +101,8 @@ impl Options {
             params: instance.params.clone(),
             max_tasks,
             arena_mib: self.arena_mib.unwrap_or_else(|| arena_bytes_for(max_tasks) >> 20),
-            flights: self.flights.clone(),
-            flight_kib: self.flight_kib,
+            flights: self.recorder.flights.clone(),
+            flight_kib: self.recorder.kib(),
             access: self.access,
             ..Plan::new(&instance.policy, modules)
         }
@@ -102,7 +121,7 @@ impl InProcess {
         let flight = match agent.call_log()? {
             Some(call_log) => {
                 let told = told(&agent)?;
-                Some(Flight { call_log: RefCell::new(call_log), told, directory: options.flights.clone() })
+                Some(Flight { call_log: RefCell::new(call_log), told, directory: options.recorder.flights.clone() })
             }
             None => None,
         };
@@ -250,7 +269,7 @@ impl Hosted {
     }
 
     fn may_move(&self) -> Result<()> {
-        if self.options.is_recorded {
+        if self.options.recorder.record.is_some() {
             return Err(anyhow!(
                 "its calls go to a file until it ends (--record); record with `ekiden record` instead"
             ));

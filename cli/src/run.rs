@@ -11,14 +11,13 @@ use ekiden_recording::Instance;
 use crate::{
     agent::{MESSAGES, control},
     child::{self, Events},
-    flights,
     guest_run::RunOptions,
-    hosted::{Hosted, Options},
+    hosted::{Hosted, Options, Recorder},
     modules::{self, Allowed},
     policies,
     progress::Progress,
     record,
-    recording::{RECORDING_KIB, ToFile},
+    recording::ToFile,
     session::{self, Plan},
     share::Shares,
 };
@@ -65,15 +64,8 @@ pub(crate) struct Run {
     root_only: bool,
     #[command(flatten)]
     share: Shares,
-    /// Memory for the newest calls of each CPU, which are saved if the policy is taken out; 0 for none
-    #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
-    flight_kib: u64,
-    /// Where its last calls are saved if it is taken out
-    #[arg(long, value_name = "DIR", default_value_os_t = flights::usual())]
-    flights: PathBuf,
-    /// Record every call to this file, from the first one on; each CPU has at least 16 MiB of memory for that
-    #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    recorder: Recorder,
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     modules: Option<PathBuf>,
@@ -107,16 +99,14 @@ impl Run {
                 None if self.open => Access::Open,
                 None => Access::Root,
             },
-            flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
-            flights: self.flights.clone(),
-            is_recorded: self.record.is_some(),
+            recorder: self.recorder.clone(),
             look: events.look_again(),
         };
         let first = Instance { policy: policy.clone(), params };
         let plan = Plan { attached, beside, ..options.plan(&first, &modules) };
         let held = plan.start()?;
         self.share.give(held.slot())?;
-        let recording = match &self.record {
+        let recording = match &self.recorder.record {
             Some(path) => Some(ToFile::start(path, Some(held.slot()), false, &self.command)?),
             None => None,
         };
@@ -140,7 +130,7 @@ impl Run {
         let answer = |stream| control::answer(stream, |request| hosted.answer(request));
         let code = child::answering(&events, &command, &what, keep_going, || hosted.check(), answer);
         drop(listening);
-        if let (Some(recording), Some(path)) = (recording, &self.record) {
+        if let (Some(recording), Some(path)) = (recording, &self.recorder.record) {
             record::tell(path, recording.stop()?);
         }
         let code = code?;
@@ -185,7 +175,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::{Cli, Command, guest_run::GuestRun};
+    use crate::{Cli, Command, flights, guest_run::GuestRun};
 
     fn read(argv: &[String]) -> Run {
         match Cli::try_parse_from(argv).unwrap_or_else(|error| panic!("{argv:?}: {error}")).command {
@@ -217,9 +207,9 @@ mod tests {
             let run = read(&argv);
             assert_eq!(argv[0], meant.ekiden);
             assert_eq!(run.options, meant.options);
-            assert_eq!(run.flight_kib, meant.flight_kib.unwrap_or(1_024));
-            assert_eq!(run.flights, meant.flights.unwrap_or_else(flights::usual));
-            assert_eq!(run.record, meant.record);
+            assert_eq!(run.recorder.flight_kib, meant.flight_kib.unwrap_or(1_024));
+            assert_eq!(run.recorder.flights, meant.flights.unwrap_or_else(flights::usual));
+            assert_eq!(run.recorder.record, meant.record);
             assert_eq!(run.command, meant.command.iter().map(OsString::from).collect::<Vec<_>>());
         }
     }

@@ -2,7 +2,7 @@
 
 pub(crate) mod control;
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
@@ -13,11 +13,11 @@ use ekiden_recording::Instance;
 use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
-    figures, flights,
-    hosted::{End, Hosted, InProcess, Options, Place},
+    figures,
+    hosted::{End, Hosted, InProcess, Options, Place, Recorder},
     own::{AsRoot, Needs},
     policies, record,
-    recording::{RECORDING_KIB, ToFile, in_words},
+    recording::{ToFile, in_words},
 };
 
 /// Room for messages, if nothing else is said.
@@ -50,15 +50,8 @@ pub(crate) struct AgentCommand {
     #[arg(long, value_name = "N", default_value_t = MESSAGES)]
     #[arg(value_parser = clap::value_parser!(u32).range(1_024..=1_048_576))]
     messages: u32,
-    /// Memory for the newest calls, which are saved if the policy is taken out; 0 for none
-    #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
-    flight_kib: u64,
-    /// Where its last calls are saved if it is taken out
-    #[arg(long, value_name = "DIR", default_value_os_t = flights::usual())]
-    flights: PathBuf,
-    /// Record every call to this file, from the first one on; there are 16 MiB of memory for that
-    #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    recorder: Recorder,
     #[command(flatten)]
     as_root: AsRoot,
     /// The command and its arguments
@@ -117,9 +110,7 @@ impl AgentCommand {
             arena_mib: None,
             messages: self.messages,
             access: Access::Root,
-            flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
-            flights: self.flights.clone(),
-            is_recorded: self.record.is_some(),
+            recorder: self.recorder.clone(),
             look: events.look_again(),
         };
         let first = Instance { policy: self.options.policy.clone(), params };
@@ -134,7 +125,7 @@ impl AgentCommand {
         let code = child::answering(&events, &self.command, &what, keep_going, || hosted.check(), answer);
         drop(listening);
         let ended = hosted.end();
-        if let (Some(recording), Some(path)) = (recording, &self.record) {
+        if let (Some(recording), Some(path)) = (recording, &self.recorder.record) {
             record::tell(path, recording.stop()?);
         }
         self.tell(&ended)?;
@@ -147,7 +138,7 @@ impl AgentCommand {
 
     /// What goes to a file from the beginning.
     fn recording(&self, agent: &Agent) -> Result<Option<ToFile>> {
-        let (Some(path), Some(call_log)) = (&self.record, agent.call_log()?) else { return Ok(None) };
+        let (Some(path), Some(call_log)) = (&self.recorder.record, agent.call_log()?) else { return Ok(None) };
         let header = agent.header(&in_words(&self.command))?;
         Ok(Some(ToFile::of(path, call_log, &header, agent.tells_instances())?))
     }
