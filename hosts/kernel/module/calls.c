@@ -11,7 +11,7 @@
 #include <linux/workqueue.h>
 #include "host.h"
 
-/* Where the call under way was entered, and its fuel; policy modules look at both (hosts/kernel/build/src/fuel.rs). */
+/* Where the call under way was entered, and its fuel; policy modules look at both (hosts/kernel/fuel/src/lib.rs). */
 DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
 EXPORT_PER_CPU_SYMBOL_GPL(ekiden_guard_sp);
 DEFINE_PER_CPU(long, ekiden_fuel);

@@ -6,7 +6,7 @@
  * The caller keeps this CPU: interrupts or preemption are off.
  *
  * Every event has its own fuel, which the programs of policies take as they go round, and every call the stack below the saved
- * pointer up to a limit (hosts/kernel/build/src/fuel.rs).
+ * pointer up to a limit (hosts/kernel/fuel/src/lib.rs).
  */
 #include <linux/linkage.h>
 #include <linux/objtool.h>

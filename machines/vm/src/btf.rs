@@ -3,7 +3,7 @@
 //! Corrupt input gives an error, never a panic. Format: Documentation/bpf/btf.rst in the kernel's sources.
 
 use object::{Object, ObjectSection};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ffi::CStr};
 
 const MAGIC: u16 = 0xeb9f;
 
@@ -117,7 +117,8 @@ fn part(bytes: &[u8], header_len: u32, offset: u32, len: u32) -> Result<&[u8], S
 fn string(strings: &[u8], offset: u32) -> Result<String, String> {
     let tail = usize::try_from(offset).ok().and_then(|offset| strings.get(offset..));
     let tail = tail.ok_or("a name is outside of its strings")?;
-    let name = tail.split(|byte| *byte == 0).next().unwrap_or_default();
+    // As memchr, which is fast in builds for tests, too.
+    let name = CStr::from_bytes_until_nul(tail).map_or(tail, CStr::to_bytes);
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 

@@ -125,7 +125,7 @@ pub enum Error {
         /// The policy.
         policy: String,
         /// What, where, and what to do.
-        unfit: crate::fuel::Unfit,
+        unfit: crate::Unfit,
     },
     /// The policy brings unsafe code along.
     #[error(
@@ -160,7 +160,7 @@ pub enum Error {
         /// The assembly's file.
         assembly: PathBuf,
         /// What it was.
-        source: crate::fuel::NotUnderstood,
+        source: crate::NotUnderstood,
     },
     /// The kernel's build system failed.
     #[error("building {module} failed:\n{output}\ncorrect the cause and run the same command again")]

@@ -15,7 +15,7 @@
 //!
 //! A policy module is made in five steps: the policy and the crates under it are compiled for a target without an
 //! operating system, against library sources that were compiled with the kernel's own compiler flags ([`Sysroot`]); the
-//! program gets fuel, so that every call ends, and a limit of its stack (`fuel.rs`); the result is linked into one
+//! program gets fuel, so that every call ends, and a limit of its stack (`hosts/kernel/fuel`); the result is linked into one
 //! object; and the kernel's own build system makes a module of that object and one page of C.
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,6 @@ pub mod doctor;
 mod error;
 mod files;
 mod flags;
-mod fuel;
 mod install;
 mod kbuild;
 mod linker;
@@ -44,9 +43,9 @@ mod wrapper;
 
 pub use checkout::Checkout;
 pub use command::{Running, STILL, end_running, running};
+pub use ekiden_fuel::{NotUnderstood, Unfit};
 pub use error::{Error, Result};
 pub use flags::Flags;
-pub use fuel::{NotUnderstood, Unfit};
 pub use install::{Installed, install_missing};
 pub use linker::Linker;
 pub use modules::{Builder, Core, Modules};

@@ -2,7 +2,7 @@
 
 use crate::{
     Checkout, Error, Flags, Linker, Policy, Progress, Project, Result, Sysroot, Target, Toolchain, Trust, cargo::Cargo,
-    command, error::Context, files, flags::TRIPLE, fuel, kbuild::Unit, review::Review, sysroot::remap, wrapper,
+    command, error::Context, files, flags::TRIPLE, kbuild::Unit, review::Review, sysroot::remap, wrapper,
 };
 use ekiden_vm::{Cache, Lock};
 use std::{
@@ -263,11 +263,12 @@ impl Build<'_> {
     /// Puts fuel and limits into a program, and has the compiler assemble it. The object's file.
     fn assemble(&self, assembly: &Path, policy: &Policy) -> Result<PathBuf> {
         let text = fs::read_to_string(assembly).context("read", assembly)?;
-        if let Some(unfit) = fuel::unfit(&text) {
+        if let Some(unfit) = ekiden_fuel::unfit(&text) {
             return Err(Error::Unfit { policy: policy.name.clone(), unfit });
         }
         let (limited, object) = (assembly.with_extension("limited.s"), assembly.with_extension("limited.o"));
-        let with_fuel = fuel::limit(&text).map_err(|source| Error::Fuel { assembly: assembly.to_owned(), source })?;
+        let with_fuel =
+            ekiden_fuel::limit(&text).map_err(|source| Error::Fuel { assembly: assembly.to_owned(), source })?;
         if !files::write(&limited, with_fuel.as_bytes())? && object.is_file() {
             return Ok(object);
         }

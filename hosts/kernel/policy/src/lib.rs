@@ -408,7 +408,7 @@ pub fn leave(info: &core::panic::PanicInfo<'_>) -> ! {
 }
 
 /// Called where fuel or stack are used up, by code that is put into the policy when its module is made
-/// (hosts/kernel/build/src/fuel.rs). It does not return, as `fault`.
+/// (hosts/kernel/fuel/src/lib.rs). It does not return, as `fault`.
 ///
 /// # Safety
 ///

@@ -48,7 +48,7 @@ impl fmt::Display for Unfit {
 }
 
 /// The first thing in a program that cannot be, in the policy's own source if possible.
-pub(crate) fn unfit(assembly: &str) -> Option<Unfit> {
+pub fn unfit(assembly: &str) -> Option<Unfit> {
     let program = Program::read(assembly);
     let mut found: Vec<Unfit> = Vec::new();
     for function in &program.functions {

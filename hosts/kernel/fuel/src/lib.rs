@@ -7,6 +7,10 @@
 //! When fuel or stack runs out, out-of-line code behind the function calls `ekiden_spent` with a text that names the place
 //! (hosts/kernel/policy/src/lib.rs). The compiler's output for the whole program is rewritten, its library included: with `lto = "fat"` that
 //! is one file.
+//!
+//! A crate of its own because this has megabytes to go through for each module: it alone of all that makes modules has to be optimised where
+//! tests are built.
+#![forbid(unsafe_code)]
 
 mod flags;
 mod line;
@@ -16,8 +20,7 @@ mod stack;
 mod unfit;
 mod writer;
 
-pub use unfit::Unfit;
-pub(crate) use unfit::unfit;
+pub use unfit::{Unfit, unfit};
 
 use program::Program;
 use std::collections::BTreeMap;
@@ -41,7 +44,10 @@ pub struct NotUnderstood {
 }
 
 /// What the compiler printed, with fuel and limits in it.
-pub(crate) fn limit(assembly: &str) -> Result<String, NotUnderstood> {
+///
+/// # Errors
+/// Something in it is not understood.
+pub fn limit(assembly: &str) -> Result<String, NotUnderstood> {
     let program = Program::read(assembly);
     program.check()?;
     let looks = program.looks();
