@@ -187,7 +187,9 @@ impl Build<'_> {
             let review = Review::of(&metadata, &package, std::slice::from_ref(policy));
             let trust = &self.builder.trust;
             review.may_run(policy, trust, is_root() && !self.is_own(project))?;
-            let script = wrapper::without_unsafe(&glue, &review.framework, &trust.names_besides(policy));
+            // What is made with another script is compiled anew: other names would make no difference.
+            let allowed = review.not_fetched(&trust.names_besides(policy));
+            let script = wrapper::without_unsafe(&glue, &review.framework, &allowed);
             cargo = cargo.wrapped(&place, &script)?;
             let assembly = cargo.target_dir.join(format!("{package}.s"));
             cargo.assembly = Some(assembly.clone());

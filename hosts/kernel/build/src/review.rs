@@ -123,6 +123,12 @@ impl Review {
         review
     }
 
+    /// The policy's own dependencies that cargo has not fetched, of these names: it has the compiler lint no others.
+    pub(crate) fn not_fetched(&self, names: &[String]) -> Vec<String> {
+        let here = self.compiled.values().filter(|package| package.source.is_none());
+        here.map(|package| package.name.to_string()).filter(|name| names.contains(name)).collect()
+    }
+
     /// Refuses to run code of a policy's author as root.
     pub(crate) fn may_run(&self, policy: &Policy, trust: &Trust, is_root: bool) -> Result<()> {
         if self.runs.is_empty() || !is_root || trust.as_root {
