@@ -1,8 +1,10 @@
 //! Generated policies in the simulator: whatever they do, the simulation has an end and a reason, and the same one each time.
 
+use ekiden_build::{Checkout, Runner};
 use ekiden_hostile::{Host, write};
 use std::{
     collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -15,11 +17,13 @@ fn generated_policies_end_with_a_reason_or_do_no_harm_in_the_simulator() {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let project =
         write(&temporary.join("simulated"), &checkout, 1, 0..BODIES as u64, &BTreeSet::new(), Host::Simulator).unwrap();
+    let profiles = temporary.join("profiles-of-simulated.toml");
+    fs::write(&profiles, Runner::profiles(&Checkout::at(&checkout).unwrap()).unwrap()).unwrap();
     let run = || {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["run", "--quiet", "--example", "sim"]).current_dir(&project);
-        // Where other projects of tests have compiled most of it.
-        cargo.env("CARGO_TARGET_DIR", temporary.join("new-project")).env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+        cargo.arg("run").arg("--config").arg(&profiles).args(["--quiet", "--example", "sim"]).current_dir(&project);
+        // Where other projects, with these profiles, and the checkout have compiled most of it.
+        cargo.env("CARGO_TARGET_DIR", temporary.parent().unwrap());
         let output = cargo.output().expect("cargo can be started");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");

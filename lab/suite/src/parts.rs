@@ -41,9 +41,11 @@ const BOOT: [&str; 5] = [GUESTS, "vm machine", "build modules", "cli reproduce",
 const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 
 /// Parts that need a directory for themselves, and which one.
-const LOCKS: [(&str, &str); 6] = [
+const LOCKS: [(&str, &str); 8] = [
+    ("build new_project", TARGET),
     ("cli own_policy", TARGET),
     ("cli silence", TARGET),
+    ("hostile simulated", TARGET),
     // Before its guest is there it makes the modules of all policies.
     ("cli soak", KERNEL),
     ("build modules", KERNEL),

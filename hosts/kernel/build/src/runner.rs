@@ -96,10 +96,17 @@ impl Runner {
         }
     }
 
+    /// How Ekiden's crates and those of others are compiled in a project, as tables for cargo. What else compiles them so, in the same
+    /// directory, finds them there.
+    pub fn profiles(checkout: &Checkout) -> Result<String> {
+        let lock = fs::read_to_string(checkout.root().join("Cargo.lock")).unwrap_or_default();
+        Ok(for_simulations(checkout.profiles()?, &lock))
+    }
+
     /// Writes the crate. Files that are as they should be keep their times, so that nothing is built again.
     fn write(&self, checkout: &Checkout, project: &Project, name: &str, place: &Path) -> Result<()> {
         let lock = fs::read_to_string(checkout.root().join("Cargo.lock")).unwrap_or_default();
-        let profiles = for_simulations(checkout.profiles()?, &lock) + &own_profiles(name, project.policies());
+        let profiles = Self::profiles(checkout)? + &own_profiles(name, project.policies());
         let manifest = manifest(name, checkout.root(), project.policies(), &self.features, &profiles);
         files::write(&place.join("Cargo.toml"), manifest.as_bytes())?;
         files::write(&place.join("src/main.rs"), source(project.policies()).as_bytes())?;

@@ -1,18 +1,21 @@
 //! A new project is what it claims to be: it builds, passes its own tests, and nothing has anything to say against it.
 
-use ekiden_build::{Checkout, new_project};
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use ekiden_build::{Checkout, Runner, new_project};
+use std::{fs, path::Path, process::Command};
 
-/// Runs cargo in a project, with a target directory that stays from test to test.
+/// Runs cargo in a project, as `ekiden` does to link its policies in: crates of others are there already, and other tests find ours there.
 fn cargo(project: &Path, args: &[&str]) -> String {
-    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("new-project");
+    let profiles = project.with_file_name("profiles.toml");
+    fs::write(&profiles, Runner::profiles(&Checkout::find().unwrap()).unwrap()).unwrap();
+    let (command, more) = args.split_first().unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(args).current_dir(project).env("CARGO_TARGET_DIR", target).env("RUSTDOCFLAGS", "-Dwarnings");
-    // It is not debugged.
-    cargo.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+    // Behind the command: one that is a program of its own is not told what stands before it. One of these needs none.
+    cargo.arg(command);
+    if *command != "fmt" {
+        cargo.arg("--config").arg(profiles);
+    }
+    cargo.args(more).current_dir(project).env("RUSTDOCFLAGS", "-Dwarnings");
+    cargo.env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap());
     let output = cargo.output().expect("cargo can be started");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "cargo {args:?}: {text}");
@@ -35,7 +38,7 @@ fn a_new_project_has_the_versions_that_were_tested() {
     let parent = tempfile::tempdir().unwrap();
     let project = new_project(parent.path(), "locked").unwrap();
     let versions = |path: &Path, name: &str| -> Vec<String> {
-        let lock = std::fs::read_to_string(path.join("Cargo.lock")).unwrap();
+        let lock = fs::read_to_string(path.join("Cargo.lock")).unwrap();
         let entries = lock.split("[[package]]").filter(|entry| entry.contains(&format!("name = \"{name}\"\n")));
         entries.map(|entry| entry.lines().find(|line| line.starts_with("version")).unwrap().to_owned()).collect()
     };
