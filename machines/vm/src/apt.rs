@@ -191,7 +191,8 @@ pub fn package_lists(cache: &Cache, release: &str, progress: Progress<'_>) -> Re
 }
 
 /// Read after the machine's own configuration, whose proxies and the like stay in force, but not that it takes unsigned
-/// packages.
+/// packages, nor that it keeps lists compressed, as images of containers do: apt looks into them for each package that it would
+/// install, and unpacks a piece each time.
 fn config(directory: &Path, sources: &Path) -> String {
     let directory = directory.display();
     let sources = sources.display();
@@ -210,6 +211,7 @@ APT::Architecture "amd64";
 APT::Architectures "amd64";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
+Acquire::GzipIndexes "false";
 Acquire::Retries "3";
 Acquire::AllowInsecureRepositories "false";
 Acquire::AllowWeakRepositories "false";
