@@ -166,10 +166,8 @@ fn run_or_wait(
                 end(child, signal, events);
                 break ExitCode::from(128_u8.saturating_add(signal as u8));
             }
-            Ok(Event::Asked(stream)) => {
-                answer(stream);
-                continue;
-            }
+            // What was asked for may have ended it.
+            Ok(Event::Asked(stream)) => answer(stream),
             Ok(Event::Changed) | Err(RecvTimeoutError::Timeout) => {}
             // The handler of signals holds a sender.
             Err(RecvTimeoutError::Disconnected) => break Exit::Other.into(),

@@ -106,8 +106,10 @@ impl Run {
         let plan = Plan { attached, beside, ..options.plan(&first, &modules) };
         let held = plan.start()?;
         self.share.give(held.slot())?;
+        let (slot, command) = (held.slot(), self.wrapped(held.number()?)?);
+        let hosted = Hosted::in_kernel(held, modules, options)?;
         let recording = match &self.recorder.record {
-            Some(path) => Some(ToFile::start(path, Some(held.slot()), false, &self.command)?),
+            Some(path) => Some(ToFile::start(path, Some(slot), false, &self.command)?),
             None => None,
         };
         let tasks = match (attached, beside) {
@@ -117,8 +119,6 @@ impl Run {
             (false, Beside::OthersAsDefault) => "all tasks for which no policy was chosen",
         };
         let what = format!("{policy} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares");
-        let command = self.wrapped(held.number()?)?;
-        let hosted = Hosted::in_kernel(held, modules, options)?;
         // One that has all tasks can move into this process.
         let has_all = !attached && beside == Beside::Nobody;
         let listening = has_all.then(|| control::Listening::begin(events.asked()));

@@ -25,7 +25,7 @@ pub use params::{RawParams, TASK_PARAMS_MAX};
 pub use token::{RawToken, TaskId};
 
 /// Version of everything in this crate. A policy module of another version is refused when it registers.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// Longest name of a policy, in bytes.
 pub const NAME_LEN: usize = 32;

@@ -152,6 +152,11 @@ static __noinline int enqueue_agent(struct task_struct *p, u64 enq_flags)
 	if (p->pid != control.tid || !READ(control.yields)) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, p->pid == control.tid ? SCX_SLICE_INF : SCX_SLICE_DFL,
 				   enq_flags | SCX_ENQ_PREEMPT);
+		/* The process may be ending, for which each of its threads has to run. */
+		if (p->pid != control.tid && enq_flags & SCX_ENQ_WAKEUP && READ(control.throttled)) {
+			control.due = 1;
+			call(cpu, false);
+		}
 		return 0;
 	}
 	/* A message that is written after this finds it throttled. */
@@ -184,7 +189,7 @@ OPS(enqueue) void BPF_PROG(agent_enqueue, struct task_struct *p, u64 enq_flags)
 		}
 		__sync_fetch_and_add(&control.beyond, -1);
 	}
-	/* For a task that may run on one CPU only ops.select_cpu is not asked. */
+	/* ops.select_cpu was not asked: the task may run on one CPU only. */
 	if (enq_flags & SCX_ENQ_WAKEUP && !t->select && c && c->presence != LEAVES && may_place(t, c) &&
 	    scx_bpf_test_and_clear_cpu_idle(cpu_of(p))) {
 		place(p, t, cpu_of(p), c, enq_flags);

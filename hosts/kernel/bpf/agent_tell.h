@@ -7,8 +7,8 @@
 
 /*
  * When the watchdog looks again: soon while the agent is at work, or may be called any moment; later where it has messages on which nothing
- * waits; late where it has none, until there is one; and later still where the machine idles, whatever it is told meanwhile. A CPU whose task
- * has used up its slice looks for work, and the agent is called there.
+ * waits; late where it has none, until there is one; and later still where the machine idles, until a task waits or a message is lost. A CPU
+ * whose task has used up its slice looks for work, and the agent is called there.
  */
 enum pace {
 	SOON = 0,
@@ -45,7 +45,7 @@ static __noinline int hurry_watch(u32 pace)
 	if (!watch || before <= pace || leaves())
 		return 0;
 	if (pace == LATER) {
-		if (__sync_val_compare_and_swap(&control.watch_pace, LATE, LATER) != LATE)
+		if (__sync_val_compare_and_swap(&control.watch_pace, before, LATER) != before)
 			return 0;
 		bpf_timer_start(&watch->timer, WATCH_LATER_NS, 0);
 		/* Another CPU may have wanted it sooner just now. */
@@ -93,7 +93,7 @@ static __noinline int tell(u32 kind, u32 cpu, u32 slot, struct message *what)
 		return 0;
 	}
 	number = __sync_fetch_and_add(&control.head, 1);
-	if (READ(control.watch_pace) == LATE)
+	if (READ(control.watch_pace) == LATE || (READ(control.watch_pace) == IDLE && some_wait()))
 		hurry_watch(LATER);
 	key = number & ring_mask;
 	message = bpf_map_lookup_elem(&ring, &key);

@@ -119,7 +119,7 @@ static __noinline u32 look_at_messages(u32 pace, u64 head, u64 now_ns)
 	else if (!has_work || idles) {
 		if (!has_work && !some_are_there)
 			control.watch_heard_ns = now_ns;
-		return has_work ? IDLE : LATE;
+		return has_work && !READ(control.cpus_left) ? IDLE : LATE;
 	}
 	control.watch_heard_ns = now_ns;
 	call(bpf_get_smp_processor_id(), true);

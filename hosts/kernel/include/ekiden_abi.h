@@ -6,7 +6,7 @@
 #ifndef EKIDEN_ABI_H
 #define EKIDEN_ABI_H
 
-#define EKIDEN_ABI_VERSION 6
+#define EKIDEN_ABI_VERSION 7
 #define EKIDEN_NAME_LEN 32
 #define EKIDEN_TASK_PARAMS_MAX 4
 

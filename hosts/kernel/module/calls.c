@@ -315,8 +315,10 @@ static enum hrtimer_restart rehome_some(struct hrtimer *timer)
 {
 	s64 next;
 
-	if (atomic_xchg(&rehome.anew, 0))
+	if (atomic_xchg(&rehome.anew, 0)) {
 		rehome.next = 0;
+		ekiden_wake_readers();
+	}
 	rcu_read_lock();
 	next = introduce_some(rehome.next);
 	rcu_read_unlock();

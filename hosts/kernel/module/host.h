@@ -328,12 +328,13 @@ struct seq_file;
 /* So that seq_read() reads what /dev/ekiden says; single_release() ends it. */
 int ekiden_control_open(struct inode *inode, struct file *file);
 /*
- * EPOLLPRI when something has happened to a policy since the file was opened or last read: it came, left, was taken out or
- * upgraded, or the kernel began or ended to call policies.
+ * EPOLLPRI, for root, when something has happened to a policy since the file was opened or last read from its beginning: it
+ * came, left, was taken out or upgraded, or the kernel began or ended to call policies.
  */
 __poll_t ekiden_control_poll(struct file *file, struct poll_table_struct *table);
-/* In any context but an NMI. */
+/* In any context but an NMI. On a CPU that has gone offline nobody is woken up; a policy that is taken out there is told of by ekiden_wake_readers(). */
 void ekiden_status_changed(void);
+void ekiden_wake_readers(void);
 void ekiden_status_ended(void);
 int ekiden_proc_show(struct seq_file *file, void *unused);
 

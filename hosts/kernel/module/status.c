@@ -3,6 +3,8 @@
  * What /dev/ekiden says when it is read, by any user, and /proc/ekiden, for scripts.
  */
 #include <linux/atomic.h>
+#include <linux/capability.h>
+#include <linux/cpumask.h>
 #include <linux/fs.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
@@ -191,11 +193,18 @@ static void wake_readers(struct irq_work *work)
 /* Whoever says that something has happened may hold the lock of a run queue. */
 static struct irq_work waking = IRQ_WORK_INIT(wake_readers);
 
+void ekiden_wake_readers(void)
+{
+	/* A CPU that has gone does no irq_work until it goes the next time, and none would be queued elsewhere as long as it waits there. */
+	if (cpu_online(raw_smp_processor_id()))
+		irq_work_queue(&waking);
+}
+
 void ekiden_status_changed(void)
 {
 	/* Fully ordered: whoever sees the count sees the change. */
 	atomic_inc_return(&changes);
-	irq_work_queue(&waking);
+	ekiden_wake_readers();
 }
 
 void ekiden_status_ended(void)
@@ -208,9 +217,12 @@ __poll_t ekiden_control_poll(struct file *file, struct poll_table_struct *table)
 	const struct seq_file *status = file->private_data;
 	__poll_t ready = EPOLLIN | EPOLLRDNORM;
 
+	/* All of them are woken up in one interrupt: others could make that as long as they like. */
+	if (!file_ns_capable(file, &init_user_ns, CAP_SYS_ADMIN))
+		return ready;
 	poll_wait(file, &readers, table);
 	if (status->poll_event != atomic_read(&changes))
-		ready |= EPOLLPRI | EPOLLERR;
+		ready |= EPOLLPRI;
 	return ready;
 }
 

@@ -18,6 +18,7 @@ tests! {
         5 a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy,
         3 what_happens_to_policies_is_told_at_once_to_those_who_wait_for_it,
         4 a_command_is_ended_as_soon_as_its_policy_is_taken_out,
+        3 an_agent_that_is_killed_where_nothing_happens_is_gone_at_once,
     }
 }
 
@@ -100,4 +101,18 @@ fn a_command_is_ended_as_soon_as_its_policy_is_taken_out(guest: &TestGuest) {
         assert!(at("ended ") - at("gone ") < 0.5, "{said}");
         assert!(said.contains("disabled by sysrq-S") && said.trim_end().ends_with("code 101"), "{said}");
     }
+}
+
+/// All of its threads have to run for that, and one of them waits for a call.
+fn an_agent_that_is_killed_where_nothing_happens_is_gone_at_once(guest: &TestGuest) {
+    guest.bring("ekiden-cli", "ekiden");
+    let said = guest.shell(
+        "export LD_LIBRARY_PATH=/lab/programs; now() { cut -d ' ' -f 1 /proc/uptime; }; \
+         /lab/programs/ekiden agent fifo 2> /tmp/agent & agent=$!; sleep 9.5; cat /sys/kernel/sched_ext/root/ops; \
+         echo \"killed $(now)\"; kill -9 $agent; wait $agent; echo \"gone $(now)\"; cat /sys/kernel/sched_ext/state",
+    );
+    println!("{said}");
+    let at = |word: &str| -> f64 { said.lines().find_map(|line| line.strip_prefix(word)).unwrap().parse().unwrap() };
+    assert!(said.starts_with("ekiden_agent_fifo\n") && said.ends_with("disabled\n"), "{said}");
+    assert!(at("gone ") - at("killed ") < 1.0, "{said}");
 }
