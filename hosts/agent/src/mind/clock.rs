@@ -1,6 +1,6 @@
 //! What the agent does by the clock: its alarm, scans over the tasks that wait, and taking stock of all tasks anew.
 
-use std::sync::atomic::Ordering::Release;
+use std::{sync::atomic::Ordering::Release, thread, time::Duration};
 
 use ekiden_engine::Fault;
 use ekiden_host::abi::{Event, EventKind, Outcome};
@@ -9,6 +9,9 @@ use crate::host::now_ns;
 use crate::wire::state;
 
 use super::{LOOKED_AT_AT_ONCE, Mind, SCANS_APART_MS, count};
+
+/// How often this thread looks whether the kernel has begun to tell it of tasks.
+const UNTIL_BEGUN: Duration = Duration::from_micros(100);
 
 impl Mind {
     /// Timers, and what the engine wants to do at a time.
@@ -95,6 +98,17 @@ impl Mind {
             yes(self.looking.contains(cpu)),
             self.shared.next(cpu)
         )
+    }
+
+    /// Gives way until there may be something to do.
+    pub(super) fn pause(&self) {
+        if self.shared.head() == 0 {
+            // The kernel does not call this thread yet, which would keep a CPU busy until it does.
+            thread::sleep(UNTIL_BEGUN);
+            return;
+        }
+        // SAFETY: plain system call. The kernel calls this thread when there is something to do.
+        unsafe { libc::sched_yield() };
     }
 
     /// Has the kernel call this thread when the next timer is due.

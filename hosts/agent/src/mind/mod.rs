@@ -160,8 +160,7 @@ impl Mind {
             if self.gives_way || self.is_done() {
                 self.gives_way = false;
                 self.set_alarm();
-                // SAFETY: plain system call. The kernel calls this thread when there is something to do.
-                unsafe { libc::sched_yield() };
+                self.pause();
                 // As long as the kernel has this thread in another class, nothing goes out by that.
                 let is_out = self.shared.is_out();
                 self.collect();
