@@ -129,8 +129,7 @@ pub(crate) fn run(
     run_or_wait(events, command, what, keep_going, Some(LOOK), watch, drop)
 }
 
-/// The same, but `watch` is called when somebody has said that it [has to be](Events::look_again), and `answer` for each who
-/// [asks](Events::asked).
+/// The same, but `watch` is called after each [`LookAgain::say`] and at the end, and `answer` for each [connection](Events::asked).
 pub(crate) fn answering(
     events: &Events,
     command: &[OsString],

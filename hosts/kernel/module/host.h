@@ -332,7 +332,10 @@ int ekiden_control_open(struct inode *inode, struct file *file);
  * came, left, was taken out or upgraded, or the kernel began or ended to call policies.
  */
 __poll_t ekiden_control_poll(struct file *file, struct poll_table_struct *table);
-/* In any context but an NMI. On a CPU that has gone offline nobody is woken up; a policy that is taken out there is told of by ekiden_wake_readers(). */
+/*
+ * In any context but an NMI. A CPU that has gone offline wakes up no reader: where a policy is taken out there, the timer
+ * that gives its tasks to others calls ekiden_wake_readers().
+ */
 void ekiden_status_changed(void);
 void ekiden_wake_readers(void);
 void ekiden_status_ended(void);

@@ -190,7 +190,7 @@ static void wake_readers(struct irq_work *work)
 	wake_up_all(&readers);
 }
 
-/* Whoever says that something has happened may hold the lock of a run queue. */
+/* Where a policy is taken out, a run queue may be locked. */
 static struct irq_work waking = IRQ_WORK_INIT(wake_readers);
 
 void ekiden_wake_readers(void)
@@ -202,7 +202,7 @@ void ekiden_wake_readers(void)
 
 void ekiden_status_changed(void)
 {
-	/* Fully ordered: whoever sees the count sees the change. */
+	/* Fully ordered: a CPU that sees the count sees the change. */
 	atomic_inc_return(&changes);
 	ekiden_wake_readers();
 }

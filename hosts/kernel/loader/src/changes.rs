@@ -22,7 +22,7 @@ pub struct Changes(Source);
 
 #[derive(Debug)]
 enum Source {
-    /// What `ekiden.ko` says when it is read. Whoever has read it to its end waits for the next change.
+    /// What `ekiden.ko` says when it is read. Until it is read again from its beginning, a change stays reported.
     Status(File),
     /// A file that can be read once there is nothing more to come.
     End(OwnedFd),
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_once_and_whoever_waits_can_be_told_to_stop() {
+    fn an_end_is_told_once_and_a_wait_can_be_ended() {
         let (mut writer, reader) = UnixStream::pair().unwrap();
         let (stop, over) = UnixStream::pair().unwrap();
         let mut changes = Changes::of_end(reader.into());
