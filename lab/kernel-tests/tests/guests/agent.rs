@@ -234,7 +234,8 @@ fn ekiden_upgrades_the_policy_of_an_agent_and_shows_how_it_fares(guest: &TestGue
         echo "unknown $(/lab/programs/ekiden upgrade colour 2>&1; echo $?)" | tr '\n' ' '; echo
         echo "wrong $(/lab/programs/ekiden upgrade wfq --set slice_min_us=0 2>&1; echo $?)" | tr '\n' ' '; echo
         echo "options $(/lab/programs/ekiden upgrade fifo --from wfq 2>&1; echo $?)" | tr '\n' ' '; echo
-        /lab/programs/ekiden record -o /host/recorded.ekirec --json -- /lab/programs/ekiden upgrade fifo > /tmp/said
+        # Else the recording may end before the new policy has had a call.
+        /lab/programs/ekiden record -o /host/recorded.ekirec --json -- sh -c '/lab/programs/ekiden upgrade fifo; ekiden-load pipe --round-trips 50' > /tmp/said
         echo "recorded $(tr -d '\n' < /tmp/said | sed 's/.*{/{/')"
         /lab/programs/ekiden upgrade wfq > /dev/null
         echo "later $(/lab/programs/ekiden record -o /host/later.ekirec --dump --json | tr -d '\n')"
