@@ -125,8 +125,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
         parts.extend(of(parts::tests(&root)?).into_iter().filter(|part| needs_kernel || !part.boots));
     }
     parts::build_modules_once(&mut parts);
-    // A part that is asked for by name is not left for another day.
-    let parts_turn = if arguments.only.is_some() { "all" } else { &turn };
+    // A part that is asked for by name is not left for another day, nor is one that needs no kernel where only such are run.
+    let is_all = arguments.only.is_some() || arguments.which == Which::Quick;
+    let parts_turn = if is_all { "all" } else { &turn };
     let other_days = parts::leave_for_other_days(&mut parts, parts_turn)?;
     parts.iter_mut().for_each(|part| part.environment.push(("EKIDEN_TURN".into(), turn.clone())));
     runner.run(parts);

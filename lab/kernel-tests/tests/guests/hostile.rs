@@ -16,7 +16,7 @@ tests! {
         20 in_parallel_policies_live_beside_a_hostile_neighbour,
     }
     Machine::Checked => {
-        27 the_device_lives_through_whatever_it_is_asked,
+        33 the_device_lives_through_whatever_it_is_asked,
     }
 }
 

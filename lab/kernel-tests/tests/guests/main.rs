@@ -69,14 +69,16 @@ fn main() -> ExitCode {
     // A test that is asked for by name is not left for another day.
     let other_days = if arguments.filter.is_some() { Vec::new() } else { turns::of_other_days(&tests) };
     other_days.iter().for_each(|name| println!("at another turn: {name} (EKIDEN_TURN=all runs it now)"));
+    let seconds: Vec<(&str, u32)> =
+        tests.iter().filter(|test| !test.is_ignored).map(|test| (test.name, test.seconds)).collect();
     let guest_tests = tests.into_iter().map(|test| {
         let pool = Arc::clone(&pool);
         let is_ignored = test.is_ignored || other_days.contains(&test.name);
         Trial::test(test.name, move || pool.run(test).map_err(Into::into)).with_ignored_flag(is_ignored)
     });
     // This one needs no guest.
-    let of_turns = Trial::test("each_test_has_its_turn_and_each_policy_has_one_in_it", || {
-        turns::each_test_has_its_turn_and_each_policy_has_one_in_it();
+    let of_turns = Trial::test("each_test_has_its_turn_and_each_policy_has_one_in_it", move || {
+        turns::each_test_has_its_turn_and_each_policy_has_one_in_it(&seconds);
         Ok(())
     });
     let conclusion = libtest_mimic::run(&arguments, guest_tests.chain([of_turns]).collect());

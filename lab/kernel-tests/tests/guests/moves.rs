@@ -12,7 +12,7 @@ use crate::{
 tests! {
     Machine::Crowded => {
         45 a_policy_moves_between_an_agent_and_the_kernel_and_no_task_is_lost,
-        22 what_cannot_move_stays_where_it_is,
+        41 what_cannot_move_stays_where_it_is,
     }
     Machine::Parallel(4) => {
         25 in_parallel_a_policy_moves_between_an_agent_and_the_kernel,

@@ -9,7 +9,7 @@ use crate::{
 
 tests! {
     Machine::Older => {
-        34 policies_run_on_an_older_kernel_too,
+        57 policies_run_on_an_older_kernel_too,
         7 a_full_task_table_starves_no_task_on_an_older_kernel,
     }
 }

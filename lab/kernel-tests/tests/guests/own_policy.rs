@@ -17,7 +17,7 @@ use crate::{
 
 tests! {
     Machine::Calm => {
-        51 policies_of_ones_own_run_take_over_and_are_recorded_and_measured,
+        90 policies_of_ones_own_run_take_over_and_are_recorded_and_measured,
     }
 }
 

@@ -11,77 +11,134 @@ use ekiden_policies::NAMES;
 
 use crate::pool::Test;
 
-/// Of the tests in a line one runs at this turn and the next one at the next. What a line has twice runs twice as often. Most lines have what is
-/// judged in both kinds of machine, in that of one stream of instructions and in that whose CPUs run at once. The long storm has the even turns, so
-/// what takes longer of another line has the odd ones; of the tests of either kind some run at each turn.
-const IN_TURNS: &[&[&str]] = &[
-    &[
-        "policies_live_through_a_storm_of_everything_at_once",
-        "modules_load_run_and_unload_again_and_again",
-        "policies_live_through_a_storm_of_everything_at_once",
-        "in_parallel_modules_load_run_and_unload",
-    ],
-    &["policies_live_beside_a_hostile_neighbour", "in_parallel_policies_live_beside_a_hostile_neighbour"],
-    &["policies_live_through_a_storm_and_no_task_is_lost", "in_parallel_policies_live_through_a_storm"],
-    &[
-        "an_agent_that_ends_in_any_way_gives_every_task_back_soon",
-        "in_parallel_an_agent_that_ends_gives_every_task_back",
-    ],
-    &["all_leaves_while_timers_start_each_other", "in_parallel_all_leaves_while_timers_start_each_other"],
-    &["every_policy_lives_in_an_agent_and_no_task_is_lost", "in_parallel_every_policy_lives_in_an_agent"],
-    &["policies_take_over_from_each_other_in_an_agent", "in_parallel_policies_take_over_from_each_other_in_an_agent"],
-    &[
-        "a_policy_moves_between_an_agent_and_the_kernel_and_no_task_is_lost",
-        "in_parallel_a_policy_moves_between_an_agent_and_the_kernel",
-    ],
-    &["in_parallel_policies_come_are_ordered_and_leave", "policies_come_are_ordered_and_leave_and_nothing_is_refused"],
-    &[
-        "in_parallel_every_fault_beside_another_policy_is_contained",
-        "every_fault_of_the_list_is_contained_on_four_cpus",
-    ],
-    &["every_fault_of_the_list_is_contained_on_one_cpu", "in_parallel_every_fault_of_a_lone_policy_is_contained"],
-    &[
-        "in_parallel_a_panic_in_each_call_ends_only_the_policy",
-        "a_panic_in_each_call_of_the_trait_ends_only_the_policy",
-    ],
-    &[
-        "in_parallel_a_policy_that_panics_goes_alone",
-        "a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on",
-    ],
-    &["in_parallel_what_policies_did_is_replayed", "what_policies_did_in_the_kernel_is_replayed_without_a_difference"],
-    &[
-        "in_parallel_policies_take_over_from_each_other",
-        "policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost",
-    ],
-    &[
-        "in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere",
-        "a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere",
-    ],
-    &["a_user_who_fills_the_task_table_takes_no_cpu_from_others", "in_parallel_a_full_task_table_starves_no_task"],
-    &[
-        "in_parallel_generated_policies_end_or_do_no_harm",
-        "generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu",
-        "generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus",
-    ],
-    // On one CPU and on two.
-    &["an_interrupt_is_short_whatever_crowds_are_limited", "limits_hold_for_crowds_of_tasks_and_of_groups"],
+/// After so many turns each test has run.
+const TURNS: usize = 6;
+
+/// At which turns of [`TURNS`] tests run that are too long for each of them: what takes more than half a minute, and what is judged in both kinds of
+/// machine, in that of one stream of instructions and in that whose CPUs run at once, the one kind at other turns than the other. Lines are such that
+/// all turns take about as long.
+const IN_TURNS: &[(&[usize], &[&str])] = &[
+    (
+        &[0],
+        &[
+            "in_parallel_every_policy_lives_in_an_agent",
+            "in_parallel_modules_load_run_and_unload",
+            "policies_live_beside_a_hostile_neighbour",
+            "policies_live_through_a_storm_of_everything_at_once",
+        ],
+    ),
+    (
+        &[1],
+        &[
+            "a_policy_moves_between_an_agent_and_the_kernel_and_no_task_is_lost",
+            "in_parallel_all_leaves_while_timers_start_each_other",
+            "in_parallel_policies_live_through_a_storm",
+            "no_task_of_a_crowd_waits_longer_because_the_table_has_no_room",
+        ],
+    ),
+    (
+        &[2],
+        &[
+            "an_agent_that_ends_in_any_way_gives_every_task_back_soon",
+            "every_fault_of_the_list_is_contained_on_four_cpus",
+            "policies_come_are_ordered_and_leave_and_nothing_is_refused",
+        ],
+    ),
+    (
+        &[3],
+        &[
+            "every_policy_lives_in_an_agent_and_no_task_is_lost",
+            "in_parallel_policies_live_beside_a_hostile_neighbour",
+            "modules_load_run_and_unload_again_and_again",
+        ],
+    ),
+    (
+        &[4],
+        &[
+            "all_leaves_while_timers_start_each_other",
+            "in_parallel_a_policy_moves_between_an_agent_and_the_kernel",
+            "policies_live_through_a_storm_and_no_task_is_lost",
+            "policies_of_ones_own_run_take_over_and_are_recorded_and_measured",
+            "what_cannot_move_stays_where_it_is",
+        ],
+    ),
+    (
+        &[5],
+        &[
+            "in_parallel_an_agent_that_ends_gives_every_task_back",
+            "in_parallel_every_fault_beside_another_policy_is_contained",
+            "in_parallel_policies_come_are_ordered_and_leave",
+            "policies_run_on_an_older_kernel_too",
+            "the_device_lives_through_whatever_it_is_asked",
+        ],
+    ),
+    (
+        &[0, 3],
+        &[
+            "a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more",
+            "a_user_who_fills_the_task_table_takes_no_cpu_from_others",
+            "an_agent_with_room_for_few_messages_works",
+            "in_parallel_a_panic_in_each_call_ends_only_the_policy",
+            "in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere",
+            "in_parallel_a_policy_that_panics_goes_alone",
+            "in_parallel_every_fault_of_a_lone_policy_is_contained",
+            "in_parallel_policies_take_over_from_each_other",
+            "in_parallel_what_policies_did_is_replayed",
+            "policies_take_over_from_each_other_in_an_agent",
+            "schedulers_that_balance_are_not_accused",
+            "wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes",
+        ],
+    ),
+    (
+        &[1, 4],
+        &[
+            "a_panic_in_each_call_of_the_trait_ends_only_the_policy",
+            "every_fault_of_the_list_is_contained_on_one_cpu",
+            "generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus",
+            "in_parallel_a_full_task_table_starves_no_task",
+            "in_parallel_policies_take_over_from_each_other_in_an_agent",
+            "limits_hold_for_crowds_of_tasks_and_of_groups",
+            "policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost",
+            "shares_and_limits_of_control_groups_hold_under_every_policy",
+            "what_policies_did_in_the_kernel_is_replayed_without_a_difference",
+        ],
+    ),
+    (
+        &[2, 5],
+        &[
+            "a_call_that_asks_about_each_of_many_tasks_is_no_loop",
+            "a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on",
+            "a_policy_that_panics_ends_alone_while_every_return_is_traced",
+            "a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere",
+            "an_interrupt_is_short_whatever_crowds_are_limited",
+            "generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu",
+            "in_parallel_generated_policies_end_or_do_no_harm",
+            "in_parallel_versions_take_over",
+            "limits_and_weights_of_control_groups_hold_in_an_agent",
+            "limits_of_a_hundred_groups_cost_next_to_nothing",
+            "what_a_policy_notes_stands_in_recordings_of_a_kernel_and_of_an_agent",
+        ],
+    ),
 ];
 
 thread_local! {
-    /// After how many days the test that runs in this thread has its next turn.
-    static DAYS: Cell<usize> = const { Cell::new(1) };
+    /// At which turns of [`TURNS`] the test runs that this thread runs.
+    static RUNS_AT: Cell<&'static [usize]> = const { Cell::new(&EACH) };
 }
+
+/// The turns of a test that is not in [`IN_TURNS`].
+const EACH: [usize; TURNS] = [0, 1, 2, 3, 4, 5];
 
 /// From here on this thread runs that test. What it does in parts, it continues at its own next turn, which is not always the next day.
 pub(crate) fn begin(test: &str) {
-    DAYS.set(days_to_next(test));
+    RUNS_AT.set(turns_of(test));
 }
 
 /// `count` policies, others at each turn, each as often as any other. `EKIDEN_POLICIES=all` is all of them, `EKIDEN_POLICIES=wfq,cfs` those two.
 pub(crate) fn some_policies(count: usize) -> Vec<&'static str> {
     let wanted = env::var("EKIDEN_POLICIES").unwrap_or_default();
     let policies = match wanted.as_str() {
-        "" => today().map_or_else(|| NAMES.to_vec(), |day| policies_of(day / DAYS.get(), count)),
+        "" => today().map_or_else(|| NAMES.to_vec(), |day| policies_of(nth_turn(RUNS_AT.get(), day), count)),
         "all" => NAMES.to_vec(),
         _ => named(&wanted),
     };
@@ -95,47 +152,52 @@ pub(crate) fn of_today(parts: usize, after: usize) -> Vec<usize> {
     println!("EKIDEN_TURN={}", today().map_or("all".to_owned(), |day| day.to_string()));
     match today() {
         None => (0..parts).collect(),
-        Some(day) => vec![(day / DAYS.get() + after) % parts],
+        Some(day) => vec![(nth_turn(RUNS_AT.get(), day) + after) % parts],
     }
 }
 
 /// The tests that have another turn than this one, of those that there are.
 pub(crate) fn of_other_days(tests: &[&Test]) -> Vec<&'static str> {
     let is_test = |name: &&'static str| tests.iter().any(|test| test.name == *name);
-    let missing = IN_TURNS.iter().copied().flatten().find(|name| !is_test(name));
+    let missing = in_turns().find(|name| !is_test(name));
     assert!(missing.is_none(), "IN_TURNS names {missing:?}, which is no test");
     let Some(day) = today() else { return Vec::new() };
-    let others: BTreeSet<&str> =
-        IN_TURNS.iter().copied().flatten().filter(|name| !has_turn(name, day)).copied().collect();
-    others.into_iter().collect()
+    in_turns().filter(|name| !turns_of(name).contains(&(day % TURNS))).collect()
 }
 
-/// Checks that each test runs at sixty turns of its own, one after the other, and that these are enough for each policy, however many run at a turn.
-pub(crate) fn each_test_has_its_turn_and_each_policy_has_one_in_it() {
-    const TURNS: usize = 60;
-    for test in IN_TURNS.iter().copied().flatten() {
-        let days: Vec<usize> = (0..TURNS * days_to_next(test)).filter(|day| has_turn(test, *day)).collect();
-        assert_eq!(days.len(), TURNS, "{test}: {days:?}");
-        let own = days.iter().map(|day| day / days_to_next(test));
-        assert!(own.clone().eq(0..TURNS), "{test}: {:?}", own.collect::<Vec<_>>());
+/// Checks that a test at its turns does one part after the other of what it does in parts, that this reaches each policy, however many run at a turn,
+/// and that no turn takes much longer than the others.
+pub(crate) fn each_test_has_its_turn_and_each_policy_has_one_in_it(tests: &[(&str, u32)]) {
+    const DAYS: usize = 60 * TURNS;
+    for test in in_turns() {
+        let runs_at = turns_of(test);
+        let days = (0..DAYS).filter(|day| runs_at.contains(&(day % TURNS)));
+        assert!(days.map(|day| nth_turn(runs_at, day)).eq(0..DAYS / TURNS * runs_at.len()), "{test}: {runs_at:?}");
     }
     for count in 1..=NAMES.len() {
-        let seen: BTreeSet<&str> = (0..TURNS).flat_map(|turn| policies_of(turn, count)).collect();
+        let seen: BTreeSet<&str> = (0..60).flat_map(|turn| policies_of(turn, count)).collect();
         assert_eq!(seen.len(), NAMES.len(), "{count} at a time: {seen:?}");
     }
+    let seconds = |turn: usize| {
+        let of_turn = tests.iter().filter(|(test, _)| turns_of(test).contains(&turn));
+        of_turn.map(|(_, seconds)| f64::from(*seconds)).sum::<f64>()
+    };
+    let all: Vec<f64> = (0..TURNS).map(seconds).collect();
+    let mean = all.iter().sum::<f64>() / TURNS as f64;
+    assert!(all.iter().all(|turn| (turn / mean - 1.0).abs() < 0.15), "seconds of each turn: {all:?}");
 }
 
-/// The tests that one takes turns with, itself among them.
-fn line_of(test: &str) -> Option<&'static [&'static str]> {
-    IN_TURNS.iter().copied().find(|tests| tests.contains(&test))
+fn in_turns() -> impl Iterator<Item = &'static str> {
+    IN_TURNS.iter().flat_map(|(_, tests)| tests.iter().copied())
 }
 
-fn has_turn(test: &str, day: usize) -> bool {
-    line_of(test).is_none_or(|tests| tests[day % tests.len()] == test)
+fn turns_of(test: &str) -> &'static [usize] {
+    IN_TURNS.iter().find(|(_, tests)| tests.contains(&test)).map_or(&EACH, |(turns, _)| turns)
 }
 
-fn days_to_next(test: &str) -> usize {
-    line_of(test).map_or(1, |tests| tests.len() / tests.iter().filter(|other| **other == test).count())
+/// How many turns a test has had before, by the turns of [`TURNS`] at which it runs.
+fn nth_turn(runs_at: &[usize], day: usize) -> usize {
+    day / TURNS * runs_at.len() + runs_at.iter().filter(|turn| **turn < day % TURNS).count()
 }
 
 /// The number of the turn, which is a number of days; none if it is that of all.
