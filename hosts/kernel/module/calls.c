@@ -318,6 +318,7 @@ static enum hrtimer_restart rehome_some(struct hrtimer *timer)
 	if (atomic_xchg(&rehome.anew, 0)) {
 		rehome.next = 0;
 		ekiden_wake_readers();
+		ekiden_queues_tell_again();
 	}
 	rcu_read_lock();
 	next = introduce_some(rehome.next);

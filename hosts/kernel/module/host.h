@@ -289,6 +289,7 @@ u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void
 long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, struct ekiden_text *reason);
 /* In any context. */
 void ekiden_queues_lose_policy(u32 policy_slot);
+void ekiden_queues_tell_again(void);
 void ekiden_queues_forget_policy(u32 policy_slot);
 void ekiden_queues_change_policy(u32 policy_slot, const struct ekiden_queue_geometry *before,
 				 const struct ekiden_queue_geometry *now);

@@ -112,6 +112,16 @@ void ekiden_queue_interrupt(struct irq_work *work)
 		wake_up_all(&queue->wait);
 }
 
+/*
+ * In any context. A CPU that has gone does no irq_work until it goes the next time, and as long as it waits there no other CPU would do it:
+ * what is in the rings is taken with the next event, and of a policy's end programs hear when its tasks go to another one.
+ */
+static void interrupt(struct queue *queue)
+{
+	if (cpu_online(raw_smp_processor_id()))
+		irq_work_queue(&queue->work);
+}
+
 /* After each event while any queue is open, with interrupts off: what this task's program has written is due. */
 void ekiden_look_at_queues(void)
 {
@@ -124,7 +134,7 @@ void ekiden_look_at_queues(void)
 	rcu_read_lock();
 	hlist_for_each_entry_rcu(queue, bucket,
 				 of_owner) if (queue->signal == signal && word(queue, AT_UP_HEAD) != READ_ONCE(queue->up_tail))
-		irq_work_queue(&queue->work);
+		interrupt(queue);
 	rcu_read_unlock();
 }
 
@@ -150,7 +160,7 @@ u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void
 		raw_spin_unlock_irqrestore(&queue->down, flags);
 		/* No task is woken up in a scheduling call. */
 		if (!ret && wq_has_sleeper(&queue->wait))
-			irq_work_queue(&queue->work);
+			interrupt(queue);
 	}
 	rcu_read_unlock();
 	return ret;
@@ -167,8 +177,21 @@ static void end_queues(u32 policy_slot, int state)
 		if (queue->policy_slot != policy_slot || cmpxchg(&queue->state, QUEUE_OPEN, state) != QUEUE_OPEN)
 			continue;
 		WRITE_ONCE(queue->memory[AT_STATE], state);
-		irq_work_queue(&queue->work);
+		interrupt(queue);
 	}
+	rcu_read_unlock();
+}
+
+/* The CPU on which a policy was taken out may have gone. */
+void ekiden_queues_tell_again(void)
+{
+	struct queue *queue;
+	unsigned long number;
+
+	rcu_read_lock();
+	xa_for_each(&ekiden_queues, number, queue)
+		if (READ_ONCE(queue->state) != QUEUE_OPEN)
+			interrupt(queue);
 	rcu_read_unlock();
 }
 

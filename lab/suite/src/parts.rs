@@ -168,18 +168,15 @@ pub(crate) fn lints(root: &Path) -> Vec<Part> {
     ]
 }
 
-/// What runs here. Benches and the other examples are compiled by the lints only.
-const RUNS: &str = "--workspace --lib --bins --tests --example build";
-
-/// Everything that runs is built once.
+/// Everything is built once, with all test programs.
 pub(crate) fn build(root: &Path) -> Part {
-    Part::new(root, "build", &format!("cargo build {RUNS}")).alone()
+    Part::new(root, "build", "cargo build --workspace --all-targets").alone()
 }
 
 /// The test programs, and the tests in the documentation.
 pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
     let mut cargo = Command::new("cargo");
-    cargo.arg("test").args(RUNS.split(' ')).args(["--no-run", "--message-format=json", "--quiet"]).current_dir(root);
+    cargo.args(["test", "--workspace", "--no-run", "--message-format=json", "--quiet"]).current_dir(root);
     let output = cargo.output().context("cannot start cargo")?;
     if !output.status.success() {
         bail!("the tests do not build:\n{}", String::from_utf8_lossy(&output.stderr));
