@@ -3,7 +3,7 @@
 //! - [`exec`]: runs a [`Workload`](crate::Workload); each task is an `actor`, notes what it did in a `slot`, waits as `wait` says,
 //!   and speaks to its policy by `talk`;
 //! - [`direct`]: loads whose time is published, as plain loops of system calls;
-//! - [`delegation`], [`hints`], [`judge`], [`threads`], [`turns`], [`wakeups`]: what programs measure that are no [`Workload`](crate::Workload);
+//! - [`delegation`], [`hints`], [`judge`], [`requests`], [`threads`], [`turns`], [`wakeups`]: what programs measure that are no [`Workload`](crate::Workload);
 //! - [`spin`]: work that takes a certain time of a CPU.
 
 mod actor;
@@ -14,6 +14,7 @@ pub mod hints;
 pub mod judge;
 mod proc;
 mod process_group;
+pub mod requests;
 mod slot;
 pub mod spin;
 mod sys;

@@ -36,7 +36,8 @@ pub(crate) fn use_cpu(cpu_ns: u64) {
     }
 }
 
-fn own_cpu_ns() -> u64 {
+/// CPU time of the calling thread, in nanoseconds.
+pub(crate) fn own_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
