@@ -1,5 +1,5 @@
 //! What `ekiden reproduce` shows in a stock kernel: figure 5 of papers/002, the histograms of papers/003, and, in a small form, tables 2, 3, 4
-//! and 6 of papers/000, and sections 4.2 and 4.3 of papers/004.
+//! and 6 of papers/000, and sections 4.2 to 4.4 of papers/004.
 
 use std::{path::Path, process::Command};
 
@@ -125,4 +125,25 @@ fn decisions_and_a_worker_are_timed_in_an_agent_and_in_the_kernel() {
         assert!(ms("limited_ms") > ms("alone_ms") && ms("unlimited_ms") > ms("alone_ms"), "{report}");
     }
     assert_eq!(report["limits"].as_array().unwrap().len(), 6, "{report}");
+}
+
+#[test]
+fn requests_to_rocksdb_are_answered_right_in_an_agent_in_the_kernel_and_without() {
+    let args = ["reproduce", "cos", "rocksdb", "--cpus=3", "--loads=20,60", "--workers=10", "--ms=200", "--check"];
+    let report = json(Path::new(EKIDEN), &args);
+    println!("{report}");
+    assert_eq!((&report["policy"], &report["requests"]["stretch"]), (&"shinjuku".into(), &8.into()), "{report}");
+    let points = report["rocksdb"].as_array().unwrap();
+    let hosts = ["agent", "agent", "kernel", "kernel", "own", "own"];
+    assert_eq!(points.iter().map(|point| point["host"].as_str().unwrap()).collect::<Vec<_>>(), hosts, "{report}");
+    for (at, point) in points.iter().enumerate() {
+        assert_eq!(point["load_percent"], [20, 60][at % 2], "{report}");
+        assert_eq!((&point["wrong"], &point["unanswered"]), (&0.into(), &0.into()), "{report}");
+        let us = |of: &str, figure: &str| point[of][figure].as_f64().unwrap();
+        // None takes less than its CPU time, 32 us for a GET, and few take much longer.
+        assert!((32.0..200.0).contains(&us("short", "p50_us")), "{report}");
+        assert!(us("all", "p99_us") <= us("all", "p999_us") && us("all", "p999_us") <= us("all", "longest_us"));
+        assert!(point["all"]["n"].as_u64() > Some(50) && point["all"]["n"].as_u64() >= point["short"]["n"].as_u64());
+    }
+    assert_eq!(report["limits"].as_array().unwrap().len(), 0, "{report}");
 }

@@ -200,6 +200,13 @@ pub fn build_missing(name: &str, packages: &[&str], progress: &mut Progress) -> 
     if beside(name).is_some() {
         return Ok(());
     }
+    refuse_by_sudo(name)?;
+    progress.step("building the programs for guests");
+    Ok(Checkout::find()?.build_programs(packages, &mut progress.sink())?)
+}
+
+/// Refuses to build this program for root by sudo.
+pub fn refuse_by_sudo(name: &str) -> Result<()> {
     if Invoker::find().is_some() {
         let message = format!(
             "{name} is not built, and root by sudo leaves no files in another user's tree; run the same command without sudo, which guests do \
@@ -207,8 +214,7 @@ pub fn build_missing(name: &str, packages: &[&str], progress: &mut Progress) -> 
         );
         return Err(Failure::new(Exit::Missing, message).into());
     }
-    progress.step("building the programs for guests");
-    Ok(Checkout::find()?.build_programs(packages, &mut progress.sink())?)
+    Ok(())
 }
 
 /// The program of this name beside this one, if there is one.

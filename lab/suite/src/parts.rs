@@ -70,6 +70,7 @@ const IN_TURNS: [(&str, &[&str]); 6] = [
     (
         "cli reproduce",
         &[
+            "requests_to_rocksdb_are_answered_right_in_an_agent_in_the_kernel_and_without",
             "waits_of_workers_are_measured_with_hints_and_without_and_under_the_kernels_own",
             "waits_of_wrk_are_counted_under_the_kernels_own_scheduler_and_under_wfq",
         ],

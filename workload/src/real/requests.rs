@@ -144,15 +144,11 @@ impl Times {
 }
 
 impl Requests {
-    /// CPU time of a request, on average, in nanoseconds.
-    fn mean_ns(&self) -> f64 {
-        let long = f64::from(self.long_permille) / 1e3;
-        self.long_ns as f64 * long + self.short_ns as f64 * (1.0 - long)
-    }
-
     /// Time between two requests, on average, in nanoseconds, if so many CPUs are the workers'.
     fn gap_ns(&self, cpus: u32) -> u64 {
-        ((self.mean_ns() / f64::from(cpus) / f64::from(self.load_percent) * 100.0) as u64).max(1)
+        let (long, short) = (u64::from(self.long_permille), u64::from(1_000 - self.long_permille.min(1_000)));
+        let of_thousand = self.long_ns * long + self.short_ns * short;
+        (of_thousand / 10 / u64::from(cpus) / u64::from(self.load_percent)).max(1)
     }
 
     fn needed_ns(&self, request: &Request) -> u64 {

@@ -2,7 +2,10 @@
 //! it elsewhere.
 
 use crate::{Checkout, Progress, Result, command, runner::built_with};
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 impl Checkout {
     /// Where they are once [`build_programs`](Self::build_programs) has built them.
@@ -22,5 +25,24 @@ impl Checkout {
         };
         let output = built_with(&format!("building {}", packages.join(" and ")), progress, cargo)?;
         if output.status.success() { Ok(()) } else { Err(command::failed(&cargo(), &output)) }
+    }
+
+    /// Builds the program of a package that is a workspace of its own, in this directory of the checkout, with these variables set. It is called
+    /// `ekiden-` and the name of the directory, in which cargo's settings are. Returns the program.
+    pub fn build_apart(&self, directory: &str, variables: &[(&str, &Path)], progress: Progress<'_>) -> Result<PathBuf> {
+        let directory = self.root().join(directory);
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let target = self.target_dir().join(&name);
+        let cargo = || {
+            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            cargo.args(["build", "--release", "--locked"]).arg("--target-dir").arg(&target).current_dir(&directory);
+            cargo.env_remove("CARGO_BUILD_TARGET").envs(variables.iter().copied());
+            cargo
+        };
+        let output = built_with(&format!("building {}", directory.display()), progress, cargo)?;
+        if !output.status.success() {
+            return Err(command::failed(&cargo(), &output));
+        }
+        Ok(target.join("release").join(format!("ekiden-{name}")))
     }
 }

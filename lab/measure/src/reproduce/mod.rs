@@ -39,8 +39,8 @@ Examples:
       table 6 of papers/000, in a stock kernel
   ekiden reproduce ekiben-tables
       tables 2, 3 and 4 of papers/000, in a stock kernel
-  ekiden reproduce cos
-      sections 4.2 and 4.3 of papers/004, in a stock kernel
+  ekiden reproduce cos; ekiden reproduce cos rocksdb
+      sections 4.2 to 4.4 of papers/004, in a stock kernel
   ekiden reproduce nginx --report nginx.html
       the histograms of papers/003, in a stock kernel
 Look at one of the simulated runs yourself:
@@ -65,7 +65,7 @@ enum What {
     Locality(locality::Locality),
     /// A pipe and wake-ups under each policy, and lines of code, in a stock kernel (papers/000, tables 2 to 4)
     EkibenTables(ekiben_tables::EkibenTables),
-    /// How long a decision takes beside competing tasks, and a worker beside limited programs, in a stock kernel (papers/004)
+    /// How long a decision takes, a worker beside limited programs, and requests to RocksDB, in a stock kernel (papers/004)
     Cos(cos::Cos),
     /// How long wrk waits for a CPU under one scheduler and another, in a stock kernel (papers/003)
     Nginx(nginx::Nginx),

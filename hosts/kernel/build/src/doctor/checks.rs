@@ -25,6 +25,10 @@ const FAIR_QEMU: (u32, u32) = (8, 1);
 /// The first QEMU whose emulated CPUs run in threads of their own here.
 const PARALLEL_QEMU: (u32, u32) = Qemu::THREADS;
 
+/// Where distributions keep the library of RocksDB.
+const ROCKSDB: [&str; 3] =
+    ["usr/lib/x86_64-linux-gnu/librocksdb.so", "usr/lib64/librocksdb.so", "usr/lib/librocksdb.so"];
+
 /// Space for a kernel with its headers, a Debian root, and Rust's library.
 const SPACE_GIB: f64 = 4.0;
 
@@ -339,6 +343,13 @@ pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
     findings.push(Check::new(Purpose::Tests, "gdb", stops).from(Need::Gdb).program(machine, &["gdb"]));
     let hints = "a program in Python talks to its policy in a virtual machine";
     findings.push(Check::new(Purpose::Tests, "Python", hints).from(Need::Python).program(machine, &["python3"]));
+    let requests = "requests to it are measured in a virtual machine";
+    let library = ROCKSDB.into_iter().find(|path| machine.has(path)).map(|path| format!("/{path}"));
+    findings.push(
+        Check::new(Purpose::Tests, "RocksDB", requests)
+            .from(Need::RocksDb)
+            .result(machine, library.ok_or_else(|| "no librocksdb.so".into())),
+    );
 }
 
 pub(super) fn native(machine: &Machine, findings: &mut Vec<Finding>) {

@@ -54,11 +54,12 @@ pub(crate) enum Need {
     ClangFormat,
     Gdb,
     Python,
+    RocksDb,
 }
 
 impl Need {
     /// All that packages bring.
-    pub(crate) const ALL: [Self; 29] = [
+    pub(crate) const ALL: [Self; 30] = [
         Self::Rust,
         Self::RustLibrary,
         Self::Gcc,
@@ -88,6 +89,7 @@ impl Need {
         Self::ClangFormat,
         Self::Gdb,
         Self::Python,
+        Self::RocksDb,
     ];
 }
 
@@ -208,6 +210,7 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::ClangFormat => ["clang-format-19", "clang-format-19", "clang-format-19", "clang-tools-extra", "clang"],
         Need::Gdb => same("gdb"),
         Need::Python => ["python3", "python3", "python3", "python3", "python"],
+        Need::RocksDb => ["librocksdb-dev", "librocksdb-dev", "librocksdb-dev", "rocksdb-devel", "rocksdb"],
         Need::Headers => [
             "linux-headers-RELEASE",
             "linux-headers-RELEASE",

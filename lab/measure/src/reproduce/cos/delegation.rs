@@ -9,6 +9,7 @@ use ekiden_recording::{Entry, Item, RecordedCall, RecordingReader};
 use serde::{Deserialize, Serialize};
 
 use super::{Cos, hosts::Host};
+use crate::machine::load_program;
 
 const MEAN: Limit = Limit { name: "delegation, mean: most competing tasks ÷ none", at_most: 1.1 };
 const LONGEST: Limit = Limit { name: "delegation, longest: most competing tasks ÷ none", at_most: 1.5 };
@@ -63,7 +64,8 @@ pub(super) fn measure(cos: &Cos, host: Host) -> Result<Option<Vec<Point>>> {
     let recording = (host != Host::Own).then_some(file.as_path());
     let tasks: Vec<String> = cos.tasks.iter().map(u32::to_string).collect();
     let load = ["delegation", "--json", "--times", &cos.times.to_string(), "--tasks", &tasks.join(",")];
-    let Some(printed) = host.run(&cos.policy, recording, &load.map(str::to_owned))? else { return Ok(None) };
+    let printed = host.run(cos.policy(), recording, &load_program(), &load.map(str::to_owned))?;
+    let Some(printed) = printed else { return Ok(None) };
     let printed: Printed = serde_json::from_str(&printed).context("ekiden-load says something strange")?;
     let calls = recording.map(calls).transpose()?;
     Ok(Some(printed.measured.iter().map(|delegated| point(host, delegated, calls.as_deref())).collect()))

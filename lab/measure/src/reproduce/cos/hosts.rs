@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::{failure::Exit, machine::load_program};
+use crate::failure::Exit;
 
 /// Where decisions are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,11 +31,17 @@ impl Host {
         }
     }
 
-    /// Runs `ekiden-load` under it, and returns what that prints, which is one JSON object; `None` if the policy was taken out. All calls
+    /// Runs a program under it, and returns what that prints, which is one JSON object; `None` if the policy was taken out. All calls
     /// are recorded to `recording`, if it is given.
-    pub(super) fn run(self, policy: &str, recording: Option<&Path>, load: &[String]) -> Result<Option<String>> {
+    pub(super) fn run(
+        self,
+        policy: &str,
+        recording: Option<&Path>,
+        program: &Path,
+        options: &[String],
+    ) -> Result<Option<String>> {
         let mut command = match self {
-            Self::Own => Command::new(load_program()),
+            Self::Own => Command::new(program),
             Self::Agent | Self::Kernel => {
                 let ekiden = std::env::current_exe().context("cannot find this program")?;
                 let mut command = Command::new(ekiden);
@@ -43,11 +49,11 @@ impl Host {
                 if let Some(recording) = recording {
                     command.arg("--record").arg(recording);
                 }
-                command.arg("--").arg(load_program());
+                command.arg("--").arg(program);
                 command
             }
         };
-        command.args(load).stdin(Stdio::null()).stderr(Stdio::piped());
+        command.args(options).stdin(Stdio::null()).stderr(Stdio::piped());
         let output = command.output().context("cannot run `ekiden`")?;
         let said = String::from_utf8_lossy(&output.stderr);
         match output.status.code() {
@@ -56,7 +62,10 @@ impl Host {
                 eprintln!("{}", said.trim());
                 Ok(None)
             }
-            _ => bail!("`ekiden-load {}` failed under {}: {}", load.join(" "), self.name(policy), said.trim()),
+            _ => {
+                let name = program.file_name().map_or(program, Path::new).display();
+                bail!("`{name} {}` failed under {}: {}", options.join(" "), self.name(policy), said.trim())
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use ekiden_bench::{Judged, Limit, number};
 use serde::{Deserialize, Serialize};
 
 use super::{Cos, hosts::Host};
+use crate::machine::load_program;
 
 const LIMIT: Limit = Limit { name: "judge server: worker with the limit ÷ alone", at_most: 1.15 };
 
@@ -91,7 +92,8 @@ pub(super) fn measure(cos: &Cos, host: Host) -> Result<Option<Worked>> {
         [u64::from(PROGRAMS), u64::from(cos.runs), cos.cpu_ms].map(|count| count.to_string());
     let load =
         ["judge", "--json", "--cgroups", &groups, "--programs", &programs, "--times", &times, "--cpu-ms", &cpu_ms];
-    let Some(printed) = host.run(&cos.policy, None, &load.map(str::to_owned))? else { return Ok(None) };
+    let printed = host.run(cos.policy(), None, &load_program(), &load.map(str::to_owned))?;
+    let Some(printed) = printed else { return Ok(None) };
     let Printed { measured } = serde_json::from_str(&printed).context("ekiden-load says something strange")?;
     let [alone_ms, limited_ms, unlimited_ms] = [measured.alone_ns, measured.limited_ns, measured.unlimited_ns]
         .map(|ns| ns.into_iter().map(|ns| ns as f64 / 1e6).collect());

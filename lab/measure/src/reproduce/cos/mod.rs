@@ -1,9 +1,10 @@
-//! `ekiden reproduce cos`: sections 4.2 and 4.3 of papers/004, how long it takes until a decision is carried out beside competing tasks, and
-//! a worker beside programs whose control group is limited, in a stock kernel.
+//! `ekiden reproduce cos`: sections 4.2 to 4.4 of papers/004, how long it takes until a decision is carried out beside competing tasks, a worker
+//! beside programs whose control group is limited, and requests to RocksDB, in a stock kernel.
 
 mod delegation;
 mod hosts;
 mod judge;
+mod rocksdb;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ use crate::{
         guest::{Clock, InVm},
         load,
     },
+    failure::{Exit, Failure},
     progress::Progress,
     request::{Measurement, ask},
 };
@@ -41,6 +43,23 @@ enum Part {
     Delegation,
     /// Section 4.3: a worker beside 40 programs with a limit
     Judge,
+    /// Section 4.4: requests to RocksDB
+    Rocksdb,
+}
+
+impl Part {
+    /// Whether it is measured if none is named: the last needs the library of RocksDB, which other commands do without.
+    fn is_usual(self) -> bool {
+        self != Self::Rocksdb
+    }
+
+    /// The policy, if none is named.
+    fn usual_policy(self) -> &'static str {
+        match self {
+            Self::Delegation | Self::Judge => "wfq",
+            Self::Rocksdb => "shinjuku",
+        }
+    }
 }
 
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
@@ -57,21 +76,27 @@ for the most competing tasks divided by none: mean 1.1, longest 1.5.
 Judge: a worker needs so much CPU time, alone, beside 40 programs in a control
 group limited to 75 % of the machine, and beside them without the limit. The
 limit is for its time with the limit divided by that alone: 1.15.
+RocksDB: a thread on a CPU of its own sends requests at random times (Poisson),
+whether or not those before have been answered; workers on all CPUs but two take
+them, first come, first served. 99.5 % are GETs and 0.5 % range queries. Times
+are from when a request was due to arrive until it was answered; each answer is
+checked. There is no limit. It needs librocksdb-dev, and takes 15 minutes.
 The guest's clock counts instructions, and its CPUs take turns: compare ratios,
-not times. Section 4.4, RocksDB, is not there.
+not times.
 Examples:
   ekiden reproduce cos --check
       exits with 116 if a limit is missed, with 101 if a policy was taken out
   ekiden reproduce cos delegation --cpus 2 --tasks 0,9 --times 200
   ekiden reproduce cos judge --runs 5 --json
+  ekiden reproduce cos rocksdb --cpus 4 --loads 50,95 --ms 500
 See also: ekiden agent; ekiden run")]
 pub(crate) struct Cos {
-    /// Only this; by default both
+    /// Only this; by default delegation and judge
     #[arg(value_name = "PART")]
     part: Option<Part>,
-    /// The policy of the agent and of the kernel host
-    #[arg(long, value_name = "POLICY", default_value = "wfq")]
-    policy: String,
+    /// The policy of the agent and of the kernel host; by default wfq, for RocksDB shinjuku
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
     /// CPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=32))]
     cpus: u32,
@@ -87,6 +112,8 @@ pub(crate) struct Cos {
     /// CPU time that the worker needs
     #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     cpu_ms: u64,
+    #[command(flatten)]
+    rocksdb: rocksdb::RocksDb,
     /// The guest's kernel: its release, or the beginning of one, as in 7.2.13; by default the newest that works
     #[arg(long, value_name = "RELEASE")]
     #[serde(skip)]
@@ -104,6 +131,7 @@ pub(crate) struct Measured {
     kernel: String,
     delegation: Vec<Point>,
     judge: Vec<Worked>,
+    rocksdb: Vec<rocksdb::Point>,
     /// The hosts under which the policy was taken out.
     taken_out: Vec<Host>,
 }
@@ -115,6 +143,8 @@ struct Report<'a> {
     times: u32,
     runs: u32,
     cpu_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<&'a rocksdb::RocksDb>,
     #[serde(flatten)]
     measured: Measured,
     limits: Vec<Judged>,
@@ -128,29 +158,44 @@ impl Measurement for Cos {
         let mut progress = Progress::new();
         progress.step("waiting until the machine has settled");
         load::wait_until_quiet();
-        let (mut delegation, mut judge, mut taken_out) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut delegation, mut judge, mut rocksdb, mut taken_out) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for host in Host::ALL.into_iter().filter(|_| self.has(Part::Delegation)) {
-            progress.step(format!("delegation: {}", host.name(&self.policy)));
+            progress.step(format!("delegation: {}", host.name(self.policy())));
             match delegation::measure(self, host)? {
                 Some(points) => delegation.extend(points),
                 None => taken_out.push(host),
             }
         }
         for host in Host::ALL.into_iter().filter(|_| self.has(Part::Judge)) {
-            progress.step(format!("judge server: {}", host.name(&self.policy)));
+            progress.step(format!("judge server: {}", host.name(self.policy())));
             match judge::measure(self, host)? {
                 Some(worked) => judge.push(worked),
                 None => taken_out.push(host),
             }
         }
-        Ok(Measured { kernel: load::kernel_release()?, delegation, judge, taken_out })
+        for host in Host::ALL.into_iter().filter(|_| self.has(Part::Rocksdb)) {
+            progress.step(format!("RocksDB: {}", host.name(self.policy())));
+            match rocksdb::measure(self, host)? {
+                Some(points) => rocksdb.extend(points),
+                None => taken_out.push(host),
+            }
+        }
+        Ok(Measured { kernel: load::kernel_release()?, delegation, judge, rocksdb, taken_out })
     }
 }
 
 impl Cos {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        let machine = InVm::of(self.cpus, 1, MEMORY_MIB, self.kernel.clone(), Vec::new());
-        let policies = [self.policy.clone()];
+        let mut programs = Vec::new();
+        if self.has(Part::Rocksdb) {
+            if self.cpus <= rocksdb::APART {
+                let message = format!("--cpus {}: RocksDB takes {} at least", self.cpus, rocksdb::APART + 1);
+                return Err(Failure::new(Exit::Usage, message).into());
+            }
+            programs.push(rocksdb::build(&mut Progress::new())?);
+        }
+        let machine = InVm::of(self.cpus, 1, MEMORY_MIB, self.kernel.clone(), programs);
+        let policies = [self.policy().to_owned()];
         let measured = machine.with_guest(&self.source, &policies, Clock::Fair, |vm, _, unit, progress| {
             progress.step("measuring in the guest");
             ask(vm, self, unit, &mut |line| progress.note(line))
@@ -161,7 +206,11 @@ impl Cos {
     }
 
     fn has(&self, part: Part) -> bool {
-        self.part.is_none_or(|only| only == part)
+        self.part.map_or(part.is_usual(), |only| only == part)
+    }
+
+    fn policy(&self) -> &str {
+        self.policy.as_deref().unwrap_or_else(|| self.part.unwrap_or(Part::Delegation).usual_policy())
     }
 
     fn report(&self, measured: Measured) -> Report<'_> {
@@ -176,16 +225,17 @@ impl Cos {
         }
         let passed = measured.taken_out.is_empty() && limits.iter().all(|judged| judged.met);
         let Self { cpus, times, runs, cpu_ms, .. } = *self;
-        Report { policy: &self.policy, cpus, times, runs, cpu_ms, measured, limits, passed }
+        let requests = self.has(Part::Rocksdb).then_some(&self.rocksdb);
+        Report { policy: self.policy(), cpus, times, runs, cpu_ms, requests, measured, limits, passed }
     }
 
     fn under(&self, host: Host, judged: Judged) -> Judged {
-        Judged { name: format!("{}: {}", host.name(&self.policy), judged.name), ..judged }
+        Judged { name: format!("{}: {}", host.name(self.policy()), judged.name), ..judged }
     }
 }
 
 fn describe(report: &Report<'_>) -> String {
-    let Report { policy, cpus, times, runs, cpu_ms, measured, limits, .. } = report;
+    let Report { policy, cpus, times, runs, cpu_ms, requests, measured, limits, .. } = report;
     let mut text = format!(
         "Linux {} on {cpus} CPUs\nA us is a thousand instructions of an emulator: compare ratios, not times.\n",
         measured.kernel
@@ -205,10 +255,21 @@ fn describe(report: &Report<'_>) -> String {
             table(&heading, measured.judge.iter().map(|worked| judge::cells(worked, policy)))
         );
     }
+    if let Some(requests) = requests {
+        let points = &measured.rocksdb;
+        text += &format!(
+            "\n{}\n{}\n",
+            requests.heading(*cpus),
+            table(&rocksdb::HEADING, points.iter().map(|point| rocksdb::cells(point, points, policy)))
+        );
+    }
     for host in &measured.taken_out {
         text += &format!("\nTAKEN OUT: {}\n", host.name(policy));
     }
-    text + "\n" + &table(&["limit", "figure", "at most", ""], limits.iter().map(Judged::cells))
+    if !limits.is_empty() {
+        text += &format!("\n{}", table(&["limit", "figure", "at most", ""], limits.iter().map(Judged::cells)));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -248,6 +309,7 @@ mod tests {
                 point(Host::Own, 9, None, spread(503.0, 1_164.0)),
             ],
             judge: vec![worked(Host::Agent, agent_limited_ms), worked(Host::Kernel, 315.0), worked(Host::Own, 500.0)],
+            rocksdb: Vec::new(),
             taken_out: Vec::new(),
         }
     }
@@ -311,5 +373,51 @@ mod tests {
         };
         assert_eq!(names("judge").len(), 2);
         assert!(names("delegation").iter().all(|name| name.contains("delegation")) && names("delegation").len() == 4);
+        assert!(names("rocksdb").is_empty());
+    }
+
+    #[test]
+    fn rocksdb_is_measured_if_it_is_asked_for_and_under_shinjuku() {
+        let parts = |options: &[&str]| {
+            let cos = cos(options);
+            let has = [Part::Delegation, Part::Judge, Part::Rocksdb].map(|part| cos.has(part));
+            (has, cos.policy().to_owned())
+        };
+        assert_eq!(parts(&[]), ([true, true, false], "wfq".to_owned()));
+        assert_eq!(parts(&["rocksdb"]), ([false, false, true], "shinjuku".to_owned()));
+        assert_eq!(parts(&["rocksdb", "--policy=fifo"]).1, "fifo");
+        let error = cos(&["rocksdb", "--cpus=2"]).run().unwrap_err();
+        assert_eq!(error.to_string(), "--cpus 2: RocksDB takes 3 at least");
+    }
+
+    #[test]
+    fn what_taken_out_hosts_leave_of_rocksdb_is_shown_without_limits() {
+        let cos = cos(&["rocksdb", "--cpus=4"]);
+        let points = [(Host::Kernel, 800.0), (Host::Own, 1_600.0)];
+        let points = points.map(|(host, longest_us)| rocksdb::Point::like(host, 50, longest_us));
+        let measured = Measured {
+            kernel: "7.3.4".into(),
+            delegation: Vec::new(),
+            judge: Vec::new(),
+            rocksdb: points.into(),
+            taken_out: vec![Host::Agent],
+        };
+        let report = cos.report(measured);
+        assert!(!report.passed && report.limits.is_empty());
+        expect![[r#"
+            Linux 7.3.4 on 4 CPUs
+            A us is a thousand instructions of an emulator: compare ratios, not times.
+
+            Requests to RocksDB for 1000 ms, 100 workers on 2 CPUs, under the kernel's own one on each; papers/004: 9 CPUs, 10 to 250 thousand a second
+            GETs take 32 us and 0.5 % range queries 80 ms, 8 times the papers'; in brackets: ÷ the kernel's own
+            ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+             RocksDB, us             load   a second   answered         50 %         99 %       99.5 %       99.9 %      longest   GETs, 99 %       99.9 %
+            ═══════════════════════════════════════════════════════════════════════════════════════════════════════════════════════════════════════════════
+             kernel host, shinjuku   50 %      1,000        990   100 (0.50)   200 (0.50)   400 (0.50)   600 (0.50)   800 (0.50)   100 (0.50)   300 (0.50)
+             the kernel's own        50 %      1,000        990          200          400          800        1,200        1,600          200          600
+            ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+            TAKEN OUT: agent, shinjuku
+        "#]].assert_eq(&describe(&report));
     }
 }
