@@ -34,17 +34,17 @@ const HINTS_PER_LOOK: u64 = 16;
 pub struct Requests {
     /// Requests that arrive, in percent of what the CPUs of the workers can answer if nothing else costs anything.
     pub load_percent: u32,
-    /// For how long they count, in nanoseconds, and for how long they arrive before that.
+    /// For how long requests count, in nanoseconds.
     pub lasts_ns: u64,
-    /// Time before it counts, in nanoseconds.
+    /// For how long they arrive before that, in nanoseconds.
     pub warm_up_ns: u64,
-    /// CPU time that short and long ones take, answer included, in nanoseconds. An answer that takes longer is not cut short.
+    /// CPU time of a short request, its answer included, in nanoseconds. An answer that takes longer is not cut short.
     pub short_ns: u64,
-    /// CPU time of a long one.
+    /// CPU time of a long request, in nanoseconds.
     pub long_ns: u64,
     /// How many of a thousand are long.
     pub long_permille: u32,
-    /// Workers on any of their CPUs, or one on each that stays there.
+    /// Who answers.
     pub workers: Workers,
     /// CPUs that no worker uses, counted from the first that this process may use, where requests are sent from.
     pub apart: u32,
@@ -57,9 +57,9 @@ pub struct Requests {
 /// How many workers there are, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// So many, on any of the workers' CPUs.
+    /// This many workers, each of them on any of the CPUs.
     Anywhere(u32),
-    /// One on each of these CPUs.
+    /// One worker on each CPU, which stays there.
     Bound,
 }
 
