@@ -140,10 +140,15 @@ fn requests_to_rocksdb_are_answered_right_in_an_agent_in_the_kernel_and_without(
         assert_eq!(point["load_percent"], [20, 60][at % 2], "{report}");
         assert_eq!((&point["wrong"], &point["unanswered"]), (&0.into(), &0.into()), "{report}");
         let us = |of: &str, figure: &str| point[of][figure].as_f64().unwrap();
-        // None takes less than its CPU time, 32 us for a GET, and few take much longer.
-        assert!((32.0..200.0).contains(&us("short", "p50_us")), "{report}");
+        // None takes less than its CPU time. At the smaller load most wait for no other.
+        let most_us = [1_000.0, 100_000.0][at % 2];
+        assert!(us("short", "p50_us") >= 32.0 && us("short", "p50_us") < most_us, "{report}");
+        assert!(us("all", "longest_us") >= 80_000.0, "{report}");
         assert!(us("all", "p99_us") <= us("all", "p999_us") && us("all", "p999_us") <= us("all", "longest_us"));
         assert!(point["all"]["n"].as_u64() > Some(50) && point["all"]["n"].as_u64() >= point["short"]["n"].as_u64());
     }
+    // Under the kernel's own scheduler, short ones wait for a range query where there is one worker.
+    let [agent, kernel, own] = [1, 3, 5].map(|at: usize| points[at]["short"]["p99_us"].as_f64().unwrap());
+    assert!(agent < own / 2.0 && kernel < own / 2.0, "{report}");
     assert_eq!(report["limits"].as_array().unwrap().len(), 0, "{report}");
 }
