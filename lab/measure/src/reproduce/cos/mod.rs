@@ -80,7 +80,7 @@ RocksDB: a thread on a CPU of its own sends requests at random times (Poisson),
 whether or not those before have been answered; workers on all CPUs but two take
 them, first come, first served. 99.5 % are GETs and 0.5 % range queries. Times
 are from when a request was due to arrive until it was answered; each answer is
-checked. There is no limit. It needs librocksdb-dev, and takes 15 minutes.
+checked. There is no limit. It needs librocksdb-dev.
 The guest's clock counts instructions, and its CPUs take turns: compare ratios,
 not times.
 Examples:
