@@ -66,11 +66,16 @@ const IN_TURNS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("cli soak", &[]),
-    ("cli reproduce", &["decisions_and_a_worker_are_timed_in_an_agent_and_in_the_kernel"]),
     (
         "cli reproduce",
         &[
+            "decisions_and_a_worker_are_timed_in_an_agent_and_in_the_kernel",
             "requests_to_rocksdb_are_answered_right_in_an_agent_in_the_kernel_and_without",
+        ],
+    ),
+    (
+        "cli reproduce",
+        &[
             "waits_of_workers_are_measured_with_hints_and_without_and_under_the_kernels_own",
             "waits_of_wrk_are_counted_under_the_kernels_own_scheduler_and_under_wfq",
         ],
@@ -150,6 +155,7 @@ pub(crate) fn formats(root: &Path) -> Vec<Part> {
         part("format", "cargo fmt --all --check"),
         part("format of policies", &format!("rustfmt --check --edition 2024 {policies}")),
         part("format of the kernel's Rust", "cargo fmt --all --check --manifest-path hosts/kernel/Cargo.toml"),
+        part("format of requests to RocksDB", "cargo fmt --check --manifest-path workload/rocksdb/Cargo.toml"),
         part("format of C", &format!("{clang_format} --dry-run -Werror {c}")),
     ]
 }
