@@ -76,6 +76,8 @@ pub(crate) struct Options {
     pub(crate) arena_mib: Option<u64>,
     /// Room for messages to an agent.
     pub(crate) messages: u32,
+    /// Whether a policy in an agent decides for each task that wakes up.
+    pub(crate) every_wakeup: bool,
     /// Who may choose it, in the kernel.
     pub(crate) access: Access,
     pub(crate) recorder: Recorder,
@@ -90,6 +92,7 @@ impl Options {
             params: instance.params.clone(),
             max_tasks: self.max_tasks.unwrap_or(usual.max_tasks),
             messages: self.messages,
+            every_wakeup: self.every_wakeup,
             call_log_records: session::records_in(self.recorder.kib()),
             ..usual
         }

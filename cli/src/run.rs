@@ -94,6 +94,7 @@ impl Run {
             max_tasks: *max_tasks,
             arena_mib: *arena_mib,
             messages: MESSAGES,
+            every_wakeup: false,
             access: match self.group {
                 Some(group) => Access::Group(group),
                 None if self.open => Access::Open,

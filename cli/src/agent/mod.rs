@@ -70,6 +70,10 @@ pub(crate) struct AgentOptions {
     /// Room for this many tasks; if there are more, those share a part of each CPU, and the policy does not have them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
     max_tasks: Option<u32>,
+    /// Have the policy decide for each task that wakes up, also where a CPU is idle and nothing waits; otherwise BPF places it
+    /// there, if the policy leaves to the kernel where tasks go
+    #[arg(long)]
+    every_wakeup: bool,
     /// If the policy is taken out, let the command continue under the kernel's own scheduler
     #[arg(long)]
     keep_going: bool,
@@ -81,10 +85,11 @@ pub(crate) struct AgentOptions {
 impl AgentOptions {
     /// These options as words, which `ekiden agent` reads.
     pub(crate) fn argv(&self) -> Vec<String> {
-        let Self { policy, set, max_tasks, keep_going, json } = self;
+        let Self { policy, set, max_tasks, every_wakeup, keep_going, json } = self;
         let mut argv = vec![policy.clone()];
         argv.extend(set.iter().map(|set| format!("--set={set}")));
         argv.extend(max_tasks.map(|tasks| format!("--max-tasks={tasks}")));
+        argv.extend(every_wakeup.then(|| "--every-wakeup".to_owned()));
         argv.extend(keep_going.then(|| "--keep-going".to_owned()));
         argv.extend(json.then(|| "--json".to_owned()));
         argv
@@ -109,6 +114,7 @@ impl AgentCommand {
             max_tasks: self.options.max_tasks,
             arena_mib: None,
             messages: self.messages,
+            every_wakeup: self.options.every_wakeup,
             access: Access::Root,
             recorder: self.recorder.clone(),
             look: events.look_again(),
@@ -174,10 +180,18 @@ mod tests {
             policy: "wfq".into(),
             set: vec!["slice_min_us=1000".into(), "slice_max_us=9000".into()],
             max_tasks: Some(64),
+            every_wakeup: true,
             keep_going: true,
             json: true,
         };
-        let none = AgentOptions { set: Vec::new(), max_tasks: None, keep_going: false, json: false, ..all.clone() };
+        let none = AgentOptions {
+            set: Vec::new(),
+            max_tasks: None,
+            every_wakeup: false,
+            keep_going: false,
+            json: false,
+            ..all.clone()
+        };
         for options in [all, none] {
             let line = ["ekiden".to_owned(), "agent".to_owned()].into_iter().chain(options.argv());
             let Command::Agent(read) = Cli::try_parse_from(line).unwrap().command else { panic!("another command") };

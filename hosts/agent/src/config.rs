@@ -44,6 +44,9 @@ pub struct Config {
     pub max_tasks: u32,
     /// How many messages there is room for, 64 bytes each: a power of two, and 1,024 at least.
     pub messages: u32,
+    /// Whether the policy decides for each task that wakes up. Otherwise a task is placed without it where a CPU is idle and nothing waits, if the
+    /// policy leaves to the kernel where tasks go.
+    pub every_wakeup: bool,
     /// How many records of its newest calls are kept, 64 bytes each: a power of two, or 0 for none.
     pub call_log_records: u64,
 }
@@ -58,6 +61,7 @@ impl Config {
             saved: Vec::new(),
             max_tasks: room_for_all().min(TASKS_MAX),
             messages: 1 << 14,
+            every_wakeup: false,
             call_log_records: 1 << 14,
         }
     }

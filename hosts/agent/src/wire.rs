@@ -254,6 +254,8 @@ pub(crate) struct Shared {
     cpus: Mapped,
     shots: Mapped,
     programs: Programs,
+    /// Whether tasks may be placed without the agent.
+    may_place: bool,
 }
 
 // SAFETY: what is behind the pointers is mapped for as long as the program is loaded, which is as long as this
@@ -279,6 +281,7 @@ impl Shared {
         fault_text: *mut [u8; 256],
         maps: &Maps<'_, M>,
         programs: Programs,
+        may_place: bool,
     ) -> Result<Self> {
         let mapped = |(map, len): (&M, u32)| Mapped::new(map, len);
         Ok(Self {
@@ -290,6 +293,7 @@ impl Shared {
             cpus: mapped(maps.cpus)?,
             shots: mapped(maps.shots)?,
             programs,
+            may_place,
         })
     }
 
@@ -450,7 +454,7 @@ impl Shared {
     pub(crate) fn set_calls(&self, calls: Calls) {
         let control = self.control();
         control.wants_ticks.store(calls.has(Call::TaskTick).into(), Release);
-        control.may_place.store((!calls.has(Call::SelectTaskRq)).into(), Release);
+        control.may_place.store((self.may_place && !calls.has(Call::SelectTaskRq)).into(), Release);
     }
 
     /// Says that the agent gets on. Only its thread does.

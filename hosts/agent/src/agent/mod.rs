@@ -152,7 +152,8 @@ impl Agent {
         let control = (&raw const bss.control).cast::<Control>();
         // SAFETY: these are the program's, which is never unmapped, as the skeleton is kept for as long as anything
         // uses it and its memory is not taken back.
-        let shared = unsafe { Shared::new(control, (&raw mut bss.fault_text).cast(), &maps, programs) }?;
+        let shared =
+            unsafe { Shared::new(control, (&raw mut bss.fault_text).cast(), &maps, programs, !config.every_wakeup) }?;
         let shared = Arc::new(shared);
         shared.control().eager.store(1, Release);
         shared.set_calls(calls);

@@ -32,7 +32,7 @@ impl Host {
     }
 
     /// Runs a program under it, and returns what that prints, which is one JSON object; `None` if the policy was taken out. All calls
-    /// are recorded to `recording`, if it is given.
+    /// are recorded to `recording`, if it is given, and each task that wakes up is one of them.
     pub(super) fn run(
         self,
         policy: &str,
@@ -48,6 +48,9 @@ impl Host {
                 command.args([if self == Self::Agent { "agent" } else { "run" }, policy]);
                 if let Some(recording) = recording {
                     command.arg("--record").arg(recording);
+                    if self == Self::Agent {
+                        command.arg("--every-wakeup");
+                    }
                 }
                 command.arg("--").arg(program);
                 command
