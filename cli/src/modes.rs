@@ -38,6 +38,13 @@ const SHAPE: &[&str] = &["cpus", "memory", "nodes", "kernel", "kvm", "icount", "
 /// The options of building a policy, which is not done where modules are given: `modules::Allowed`.
 const BUILDING: &[&str] = &["allow_unsafe", "as_root"];
 
+/// What delegation, the judge server and RocksDB do not use each of what `reproduce cos` has for all of them.
+const COS_WITHOUT: [&[&str]; 3] = [
+    &["runs", "cpu_ms", "loads", "workers", "ms", "stretch", "others"],
+    &["tasks", "times", "loads", "workers", "ms", "stretch", "others"],
+    &["tasks", "times", "runs", "cpu_ms"],
+];
+
 /// Of every command that takes modules or builds them.
 const MODULES: Mode = Mode { command: &[], when: When::Given("modules"), what: Options::Not(BUILDING) };
 
@@ -77,6 +84,9 @@ const MODES: &[Mode] = &[
     Mode { command: &["bench", "hints"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["bench", "watch"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["reproduce", "locality"], when: When::Given("here"), what: Options::Not(&["kernel"]) },
+    Mode { command: &["reproduce", "cos"], when: When::Is("part", "delegation"), what: Options::Not(COS_WITHOUT[0]) },
+    Mode { command: &["reproduce", "cos"], when: When::Is("part", "judge"), what: Options::Not(COS_WITHOUT[1]) },
+    Mode { command: &["reproduce", "cos"], when: When::Is("part", "rocksdb"), what: Options::Not(COS_WITHOUT[2]) },
     Mode { command: &["reproduce", "ekiben-tables"], when: When::Given("here"), what: Options::Not(&["kernel"]) },
     Mode { command: &["fidelity"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["explore"], when: When::Given("schedule"), what: Options::Not(&["mode", "seed", "runs"]) },
@@ -164,7 +174,6 @@ mod tests {
         "reproduce wasted-cores",
         "reproduce dispersive",
         "reproduce arbiter",
-        "reproduce cos",
         "reproduce missing-domains",
         "reproduce nginx",
         "record",

@@ -114,7 +114,7 @@ void ekiden_queue_interrupt(struct irq_work *work)
 
 /*
  * In any context. A CPU that has gone does no irq_work until it goes the next time, and as long as it waits there no other CPU would do it:
- * what is in the rings is taken with the next event, and of a policy's end programs hear when its tasks go to another one.
+ * hints are taken with the next event, of a message the program hears with the next one, and of a policy's end when its tasks go to another.
  */
 static void interrupt(struct queue *queue)
 {

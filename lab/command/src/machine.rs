@@ -209,7 +209,7 @@ pub fn build_missing(name: &str, packages: &[&str], progress: &mut Progress) -> 
 pub fn refuse_by_sudo(name: &str) -> Result<()> {
     if Invoker::find().is_some() {
         let message = format!(
-            "{name} is not built, and root by sudo leaves no files in another user's tree; run the same command without sudo, which guests do \
+            "{name} has to be built first, and root by sudo leaves no files in another user's tree; run the same command without sudo, which guests do \
              not need"
         );
         return Err(Failure::new(Exit::Missing, message).into());

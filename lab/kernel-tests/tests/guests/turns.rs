@@ -75,6 +75,7 @@ const IN_TURNS: &[(&[usize], &[&str])] = &[
     (
         &[0, 3],
         &[
+            "generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu",
             "a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more",
             "a_user_who_fills_the_task_table_takes_no_cpu_from_others",
             "an_agent_with_room_for_few_messages_works",
@@ -111,7 +112,6 @@ const IN_TURNS: &[(&[usize], &[&str])] = &[
             "a_policy_that_panics_ends_alone_while_every_return_is_traced",
             "a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere",
             "an_interrupt_is_short_whatever_crowds_are_limited",
-            "generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu",
             "in_parallel_generated_policies_end_or_do_no_harm",
             "in_parallel_versions_take_over",
             "limits_and_weights_of_control_groups_hold_in_an_agent",

@@ -25,9 +25,8 @@ const FAIR_QEMU: (u32, u32) = (8, 1);
 /// The first QEMU whose emulated CPUs run in threads of their own here.
 const PARALLEL_QEMU: (u32, u32) = Qemu::THREADS;
 
-/// Where distributions keep the library of RocksDB.
-const ROCKSDB: [&str; 3] =
-    ["usr/lib/x86_64-linux-gnu/librocksdb.so", "usr/lib64/librocksdb.so", "usr/lib/librocksdb.so"];
+/// Where distributions keep the libraries that programs are linked with.
+pub const LIBRARIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
 /// Space for a kernel with its headers, a Debian root, and Rust's library.
 const SPACE_GIB: f64 = 4.0;
@@ -344,7 +343,8 @@ pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
     let hints = "a program in Python talks to its policy in a virtual machine";
     findings.push(Check::new(Purpose::Tests, "Python", hints).from(Need::Python).program(machine, &["python3"]));
     let requests = "requests to it are measured in a virtual machine";
-    let library = ROCKSDB.into_iter().find(|path| machine.has(path)).map(|path| format!("/{path}"));
+    let mut places = LIBRARIES.iter().map(|directory| format!("{directory}/librocksdb.so"));
+    let library = places.find(|path| machine.has(path.trim_start_matches('/')));
     findings.push(
         Check::new(Purpose::Tests, "RocksDB", requests)
             .from(Need::RocksDb)

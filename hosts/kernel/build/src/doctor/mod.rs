@@ -5,6 +5,7 @@ mod distribution;
 mod machine;
 pub(crate) mod rust_set;
 
+pub use checks::LIBRARIES;
 pub use distribution::Distribution;
 
 use distribution::Need;

@@ -69,7 +69,8 @@ and under the kernel's own scheduler, in one boot of a stock kernel.
 Delegation: a thread sleeps and is woken up from another CPU, beside tasks that
 never sleep. All tasks are the policy's; the thread stays on one CPU and has
 nice -20, so that a policy that preempts decides for it at once. It is measured
-from the call of pick_next_task that answers with it, which is recorded, to its
+from the call of pick_next_task that answers with it, which is recorded (in an
+agent with --every-wakeup, as nothing is decided for a CPU that is idle), to its
 first look at the clock in user space. The kernel's own scheduler tells of no
 decisions: there, and besides under the others, from the wake-up. The limits are
 for the most competing tasks divided by none: mean 1.1, longest 1.5.
@@ -80,7 +81,7 @@ RocksDB: a thread on a CPU of its own sends requests at random times (Poisson),
 whether or not those before have been answered; workers on all CPUs but two take
 them, first come, first served. 99.5 % are GETs and 0.5 % range queries. Times
 are from when a request was due to arrive until it was answered; each answer is
-checked. There is no limit. It needs librocksdb-dev.
+checked. There is no limit. It needs librocksdb-dev and libclang.
 The guest's clock counts instructions, and its CPUs take turns: compare ratios,
 not times.
 Examples:
@@ -262,6 +263,10 @@ fn describe(report: &Report<'_>) -> String {
             requests.heading(*cpus),
             table(&rocksdb::HEADING, points.iter().map(|point| rocksdb::cells(point, points, policy)))
         );
+        for rocksdb::Point { host, measured } in points.iter().filter(|point| point.measured.unanswered > 0) {
+            let (host, load, count) = (host.name(policy), measured.load_percent, measured.unanswered);
+            text += &format!("{host}, {load} %: {count} were not answered, and count with what they had waited\n");
+        }
     }
     for host in &measured.taken_out {
         text += &format!("\nTAKEN OUT: {}\n", host.name(policy));

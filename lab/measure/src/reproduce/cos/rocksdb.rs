@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::number;
-use ekiden_build::Checkout;
+use ekiden_build::{Checkout, doctor::LIBRARIES};
 use ekiden_workload::real::requests::{Measured, Times};
 use serde::{Deserialize, Serialize};
 
@@ -23,9 +23,8 @@ const DIRECTORY: &str = "workload/rocksdb";
 /// Says where the library is.
 const LIBRARY_DIRECTORY: &str = "ROCKSDB_LIB_DIR";
 
-/// The library as it is linked with, and where distributions have it.
+/// The library as it is linked with.
 const LIBRARY: &str = "librocksdb.so";
-const DIRECTORIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
 /// CPUs besides those of the workers, as in the paper: requests are sent from one, and another is left for the agent and for everything else.
 pub(super) const APART: u32 = 2;
@@ -38,19 +37,19 @@ const RANGE_US: u64 = 10_000;
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RocksDb {
     /// RocksDB: requests that arrive, in percent of what the workers' CPUs can answer; one load after another
-    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "10,50,80,95", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(requires = "part", long, value_name = "PERCENT", value_delimiter = ',', default_value = "10,50,80,95", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     loads: Vec<u32>,
     /// RocksDB: workers; under the kernel's own scheduler each of their CPUs has one
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(requires = "part", long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     workers: u32,
     /// RocksDB: for how long requests of each load count; they arrive a fifth as long before
-    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    #[arg(requires = "part", long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     ms: u64,
     /// RocksDB: requests take so many times what they take in the papers, as a switch costs more in a guest, too
-    #[arg(long, value_name = "TIMES", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    #[arg(requires = "part", long, value_name = "TIMES", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     stretch: u64,
     /// RocksDB: threads besides that use all the CPU time that they can have; the paper has 7
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    #[arg(requires = "part", long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     others: u32,
 }
 
@@ -71,7 +70,7 @@ pub(crate) struct Point {
 /// Builds the program for a guest, as far as it is not up to date.
 pub(super) fn build(progress: &mut Progress) -> Result<PathBuf> {
     let named = std::env::var_os(LIBRARY_DIRECTORY).map(PathBuf::from);
-    let directory = library_directory(named, &DIRECTORIES.map(Path::new))?;
+    let directory = library_directory(named, &LIBRARIES.map(Path::new))?;
     refuse_by_sudo(PROGRAM)?;
     progress.step(format!("building {PROGRAM}"));
     let variables = [(LIBRARY_DIRECTORY, directory.as_path())];
@@ -118,9 +117,10 @@ impl RocksDb {
 
     /// What the table is of, in words.
     pub(super) fn heading(&self, cpus: u32) -> String {
-        let Self { workers, ms, stretch, .. } = self;
+        let Self { workers, ms, stretch, others, .. } = self;
+        let beside = if *others == 0 { String::new() } else { format!(" beside {others} other threads") };
         format!(
-            "Requests to RocksDB for {ms} ms, {workers} workers on {} CPUs, under the kernel's own one on each; papers/004: 9 CPUs, 10 to 250 thousand a second\n\
+            "Requests to RocksDB for {ms} ms{beside}, {workers} workers on {} CPUs, under the kernel's own one on each; papers/004: 9 CPUs, 10 to 250 thousand a second\n\
              GETs take {} us and 0.5 % range queries {} ms, {stretch} times the papers'; in brackets: ÷ the kernel's own",
             cpus - APART,
             GET_US * stretch,
