@@ -150,10 +150,10 @@ impl Agent {
             shots: (&skel.maps.shots, batch_for(nr_cpus)),
         };
         let control = (&raw const bss.control).cast::<Control>();
+        let may_place = !config.every_wakeup;
         // SAFETY: these are the program's, which is never unmapped, as the skeleton is kept for as long as anything
         // uses it and its memory is not taken back.
-        let shared =
-            unsafe { Shared::new(control, (&raw mut bss.fault_text).cast(), &maps, programs, !config.every_wakeup) }?;
+        let shared = unsafe { Shared::new(control, (&raw mut bss.fault_text).cast(), &maps, programs, may_place) }?;
         let shared = Arc::new(shared);
         shared.control().eager.store(1, Release);
         shared.set_calls(calls);
