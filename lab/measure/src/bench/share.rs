@@ -29,7 +29,9 @@ Examples:
   ekiden bench share --vm --check
   sudo ekiden bench share --policy fifo --json
 The policy is loaded for class SCHED_EXT only; its tasks and a hog of the
-default class share CPU 0.")]
+default class share CPU 0. Linux runs the default class first, so that hardly
+anything is left to the policy, and its limit is missed. A policy comes first
+if the batch work is in another one, which `ekiden order` has asked later.")]
 pub(crate) struct ShareBench {
     /// The policy
     #[arg(long, value_name = "POLICY", default_value = "wfq")]
