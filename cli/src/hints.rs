@@ -279,7 +279,10 @@ fn header(linked: &Linked) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::{
+        path::{Path, PathBuf},
+        process::Command,
+    };
 
     use ekiden_policies::{Change, Together};
     use zerocopy::IntoBytes;
@@ -304,28 +307,49 @@ mod tests {
         assert!(linked("fifo").is_err());
     }
 
+    /// A program compiled with the header of a policy beside it.
+    fn compiled(directory: &Path, policy: &str, program: &str) -> PathBuf {
+        let (source, binary) = (directory.join("program.c"), directory.join("program"));
+        std::fs::write(directory.join(format!("{policy}.h")), header(linked(policy).unwrap())).unwrap();
+        std::fs::write(&source, program).unwrap();
+        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../framework/include");
+        let made = Command::new("cc")
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I", include])
+            .args([source.as_os_str(), "-o".as_ref(), binary.as_os_str()])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}\n{program}", String::from_utf8_lossy(&made.stderr));
+        binary
+    }
+
+    #[test]
+    fn the_c_in_the_documents_compiles_and_works_without_the_policy() {
+        let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/hints.md")).unwrap();
+        let (_, shown) = text.split_once("```c\n#define _GNU_SOURCE").expect("docs/hints.md shows no C");
+        let (shown, _) = shown.split_once("```").expect("its C does not end");
+        let (included, main) = shown.split_once("\n\n").expect("it has lines that include");
+        let program = format!(
+            "#define EKIDEN_DEVICE \"/no/such/device\"\n#define _GNU_SOURCE{included}\n#include <stdio.h>\n\
+             static int report(const char *reason)\n{{\n\tputs(reason);\n\treturn 7;\n}}\n\
+             int main(void)\n{{\n{main}\n\treturn 0;\n}}\n"
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let ran = Command::new(compiled(directory.path(), "locality", &program)).status().unwrap();
+        assert_eq!(ran.code(), Some(7));
+    }
+
     #[test]
     fn the_header_has_the_layout_of_the_policy() {
-        let text = header(linked("locality").unwrap());
         let directory = tempfile::tempdir().unwrap();
-        let source = directory.path().join("program.c");
         let hint = linked("locality").unwrap().hint;
         let (up, bytes) = (hint.fingerprint(), hint.bytes);
         let program = format!(
-            "{text}\n_Static_assert(sizeof(locality_hint) == {bytes}, \"size\");\n\
+            "#include \"locality.h\"\n_Static_assert(sizeof(locality_hint) == {bytes}, \"size\");\n\
              _Static_assert(__builtin_offsetof(locality_hint, set) == 8, \"set\");\n\
              int main(void)\n{{\n\tlocality_hint hint = {{ LOCALITY_JOIN, 1, 2 }};\n\tstruct locality_placed placed = {{ 3, 4 }};\n\n\
              \treturn locality_types().up == {up}ULL && hint.thread == 1 && placed.cpu == 4 ? 0 : 1;\n}}\n"
         );
-        std::fs::write(&source, program).unwrap();
-        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../framework/include");
-        let binary = directory.path().join("program");
-        let made = Command::new("cc")
-            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I", include])
-            .args([source.as_os_str(), "-o".as_ref(), binary.as_os_str()])
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{}\n{text}", String::from_utf8_lossy(&made.stderr));
+        let binary = compiled(directory.path(), "locality", &program);
         assert!(Command::new(binary).status().unwrap().success());
     }
 }
