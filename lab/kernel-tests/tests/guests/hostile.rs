@@ -47,6 +47,8 @@ fn policies_live_beside_a_hostile_neighbour(guest: &TestGuest) {
             let deeds = report["deeds"].as_object().unwrap();
             let done = deeds.values().filter(|count| count.as_u64() > Some(0)).count();
             assert!(done > 10, "{report}");
+            let has_queues = ["arbiter", "eevdf", "locality"].contains(&policy);
+            assert_eq!(deeds["hints"].as_u64() > Some(0), has_queues, "{report}");
             seed += 1;
         }
     }
