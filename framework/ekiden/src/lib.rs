@@ -110,6 +110,7 @@ mod note;
 pub mod observe;
 mod order;
 mod per;
+mod poison;
 mod queue;
 mod saved;
 mod scheduler;
@@ -121,9 +122,9 @@ mod wait;
 mod waiters;
 mod weight;
 
-/// What calls that wait are seen by; a model of it is made of other ones.
+/// What calls that wait are seen by, and what they see; models of it are made of other ones.
 mod atomics {
-    pub(crate) use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 }
 
 pub use cpumask::{CpuListError, CpuMask, MAX_CPUS, Members};

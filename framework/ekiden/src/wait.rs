@@ -1,9 +1,10 @@
 //! How a call waits for another one to let go of a lock. Waiting is not looping: it burns no fuel, and has no limit of turns.
 //! It ends when the other call does, by whatever way; a host says when there is nothing left to wait for.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use ekiden_lock::OfHost;
+
+use crate::atomics::AtomicBool;
+use crate::poison::Poison;
 
 /// What a host keeps for a call that waits: its own numbers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,31 +52,24 @@ pub fn wait_so(waits: Waits) {
     WAITS.call_once(|| waits);
 }
 
-/// Set when a policy of this program has panicked: its locks may never be released.
-static POISONED: AtomicBool = AtomicBool::new(false);
+static POISON: Poison = Poison { is_set: AtomicBool::new(false) };
 
-/// Makes every waiter give up. The kernel host calls it when a call of the policy has panicked, after it has kept the reason.
-pub fn poison_locks(_: OfHost) {
-    poison();
+/// Makes every waiter give up. The kernel host calls it when a call of the policy has panicked; `keep_reason` keeps why, and is
+/// called first, unless the call panicked because another one had.
+#[inline]
+pub fn poison_locks(_: OfHost, keep_reason: impl FnOnce()) {
+    POISON.panicked(keep_reason);
 }
 
 /// Takes that back for the next policy, of whose locks nothing is known. No call is under way.
 pub fn forget_locks(host: OfHost) {
     crate::order::forget(host);
-    POISONED.store(false, Ordering::Release);
+    POISON.forget();
 }
 
 /// Whether locks are poisoned. What a call does from here on, a panic included, is a consequence and no reason.
 pub fn locks_are_poisoned(_: OfHost) -> bool {
-    is_poisoned()
-}
-
-fn poison() {
-    POISONED.store(true, Ordering::Release);
-}
-
-fn is_poisoned() -> bool {
-    POISONED.load(Ordering::Acquire)
+    POISON.is_set()
 }
 
 /// A call that waits.
@@ -100,9 +94,9 @@ impl Wait {
         let patience = (self.waits.look)(&mut self.since);
         if patience == Patience::Over {
             // The host has its reason.
-            poison();
+            POISON.set();
         }
-        assert!(!is_poisoned(), "another CPU panicked while this one waited for a lock");
+        assert!(!POISON.is_set(), "another CPU panicked while this one waited for a lock");
         core::hint::spin_loop();
         patience == Patience::GoOn
     }

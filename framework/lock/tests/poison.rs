@@ -16,8 +16,9 @@ const OF_HOST: OfHost = unsafe { OfHost::new() };
 #[test]
 fn waiters_give_up_after_a_panic_elsewhere_and_free_locks_still_work() {
     let lock = SpinLock::new(5);
-    poison_locks(OF_HOST);
+    poison_locks(OF_HOST, || assert!(!locks_are_poisoned(OF_HOST), "the reason comes first"));
     assert!(locks_are_poisoned(OF_HOST));
+    poison_locks(OF_HOST, || panic!("a consequence is no reason"));
     assert_eq!(*lock.lock(), 5, "no one waits for a free lock");
 
     // By another thread: the holder of a lock does not wait for it.

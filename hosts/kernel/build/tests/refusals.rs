@@ -142,8 +142,8 @@ fn a_policy_that_names_the_crate_of_locks_cannot_act_as_a_host_either() {
     let strange = Strange::new();
     let lock = Checkout::find().unwrap().root().join("framework/lock");
     strange.depend(&format!("ekiden-lock = {{ path = {lock:?} }}\n"));
-    for call in ["poison_locks", "forget_locks", "forget_dropped"] {
-        let call = format!("ekiden::host::{call}(unsafe {{ ekiden_lock::OfHost::new() }});");
+    for (call, rest) in [("poison_locks", ", || ()"), ("forget_locks", ""), ("forget_dropped", "")] {
+        let call = format!("ekiden::host::{call}(unsafe {{ ekiden_lock::OfHost::new() }}{rest});");
         let error =
             strange.refused(&policy("", &call), &["whatever their source says", "`strange` at strange/src/lib.rs:"]);
         assert!(matches!(error, Error::Compile { .. }));

@@ -434,12 +434,9 @@ fn leave_with(text: &[u8]) {
         // SAFETY: this is the check that `leave` is for; it has no lock, and nothing on this stack is needed any more.
         unsafe { ((*host).leave)(host) }
     }
-    if !ekiden_host::locks_are_poisoned(OF_HOST) {
-        // The reason first: a call that sees that the locks are poisoned ends as a consequence, and says nothing.
-        // SAFETY: the text is copied, as far as there is room. The table outlives every instance.
-        unsafe { ((*host).reason)(host, text.as_ptr(), text.len()) };
-        ekiden_host::poison_locks(OF_HOST);
-    }
+    // A call that sees that the locks are poisoned ends as a consequence, and says nothing.
+    // SAFETY: the text is copied, as far as there is room. The table outlives every instance.
+    ekiden_host::poison_locks(OF_HOST, || unsafe { ((*host).reason)(host, text.as_ptr(), text.len()) });
     call_log::mark_here(Mark::Fault);
     // SAFETY: the table outlives every instance; `fault` leaves this call for the guard that entered it.
     unsafe { ((*host).fault)(host) }

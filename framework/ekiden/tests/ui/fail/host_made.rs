@@ -4,7 +4,7 @@
 use ekiden_lock::OfHost;
 
 fn poison() {
-    ekiden::host::poison_locks(unsafe { OfHost::new() }); //~ error: usage of an `unsafe` block
+    ekiden::host::poison_locks(unsafe { OfHost::new() }, || ()); //~ error: usage of an `unsafe` block
 }
 
 fn main() {}

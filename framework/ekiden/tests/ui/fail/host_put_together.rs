@@ -3,7 +3,7 @@
 use ekiden_lock::OfHost;
 
 fn poison() {
-    ekiden::host::poison_locks(OfHost(())); //~ error[E0423]: cannot initialize a tuple struct
+    ekiden::host::poison_locks(OfHost(()), || ()); //~ error[E0423]: cannot initialize a tuple struct
 }
 
 fn main() {}
