@@ -22,6 +22,7 @@ pub mod groups;
 mod host;
 mod idle;
 mod idle_notifications;
+mod late;
 mod lifecycle;
 mod lock;
 mod notices;

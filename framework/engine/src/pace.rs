@@ -11,10 +11,7 @@
 //! window ends, so no task is lost by it. That slows it down, and leaves most of the CPU to tasks. One that does it window
 //! after window is taken out.
 
-use core::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::{Call, CpuId};
 use ekiden_host::Policy;
@@ -23,6 +20,7 @@ use ekiden_host::abi::{EventKind, Kicks, RawToken, Reply};
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
+use crate::late::WINDOW_NS;
 use crate::order::Order;
 use crate::pick::PICK_ATTEMPTS;
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
@@ -33,9 +31,6 @@ pub const TIMER_NS_MIN: u64 = 10_000;
 
 /// The longest time until a timer, in nanoseconds: a century. The kernel's own times have a sign.
 const TIMER_NS_MAX: u64 = 100 * 365 * 86_400 * 1_000_000_000;
-
-/// The window, in nanoseconds. Work that is held back waits no longer than that.
-const WINDOW_NS: u64 = 1_000_000;
 
 /// What a policy has for a CPU and window: a unit for each CPU that is kicked beside the first.
 const UNITS: u32 = 100;
@@ -168,41 +163,6 @@ impl Same {
         self.serial.store(serial, Relaxed);
         self.times.store(times, Relaxed);
         times >= SAME_MOST
-    }
-}
-
-/// Kicks that wait for the end of a window, of all policies and CPUs.
-#[derive(Debug, Default)]
-pub(crate) struct Late {
-    kicks: AtomicU64,
-    /// When the next may be carried out.
-    next_ns: AtomicU64,
-}
-
-impl Late {
-    fn add(&self, kicks: Kicks) {
-        let put_together = |bits| {
-            let mut all = Kicks::from_bits(bits);
-            all.add_all(kicks);
-            Some(all.to_bits())
-        };
-        // It cannot fail.
-        let _ = self.kicks.fetch_update(Release, Relaxed, put_together);
-    }
-
-    #[inline]
-    fn any(&self) -> bool {
-        self.kicks.load(Relaxed) != 0
-    }
-
-    /// Takes the kicks that wait, or says when they may come.
-    fn take(&self, now_ns: u64) -> Result<Kicks, u64> {
-        let next_ns = self.next_ns.load(Relaxed);
-        if now_ns < next_ns {
-            return Err(next_ns);
-        }
-        self.next_ns.store(now_ns.saturating_add(WINDOW_NS), Relaxed);
-        Ok(Kicks::from_bits(self.kicks.swap(0, Acquire)))
     }
 }
 
@@ -351,6 +311,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::late::Late;
 
     const PICK: u32 = EventKind::Pick as u32;
     const MS: u64 = 1_000_000;
