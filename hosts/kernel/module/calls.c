@@ -197,6 +197,11 @@ int ekiden_do_attach(void)
 		return -ENODEV;
 	if (cmpxchg(&ekiden_running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) != EKIDEN_DETACHED)
 		return -ENODEV;
+	/* Between the two all policies may have been freed, which this look is then sure to see. */
+	if (!smp_load_acquire(&ekiden_running.nr)) {
+		ekiden_do_detach();
+		return -ENODEV;
+	}
 	ekiden_status_changed();
 	return 0;
 }
@@ -210,7 +215,8 @@ static DECLARE_WORK(reap_work, reap_later);
 
 void ekiden_do_detach(void)
 {
-	WRITE_ONCE(ekiden_running.attached, EKIDEN_DETACHED);
+	/* Pairs with the exchange in free_all(): what events did comes before what they used is freed. */
+	smp_store_release(&ekiden_running.attached, EKIDEN_DETACHED);
 	ekiden_status_changed();
 	schedule_work(&reap_work);
 }

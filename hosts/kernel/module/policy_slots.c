@@ -155,7 +155,10 @@ static void free_all(void)
 	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++)
 		free_policy_slot(&ekiden_running.policy_slots[i]);
 	vfree(ekiden_running.engine_arena);
-	memset(&ekiden_running, 0, sizeof(ekiden_running));
+	ekiden_running.engine_arena = NULL;
+	WRITE_ONCE(ekiden_running.nr, 0);
+	/* Last. Pairs with the exchange in ekiden_do_attach(): who attaches from here on sees that there is no policy. */
+	smp_store_release(&ekiden_running.attached, EKIDEN_DETACHED);
 }
 
 static void what_is_asked(void)
