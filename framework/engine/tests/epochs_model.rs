@@ -93,15 +93,20 @@ impl Model {
     }
 }
 
-fn a_version_hears_of_a_task(phase: u32, written: Written) {
-    loom::model(move || {
+/// Beside the scan there are events on so many CPUs: one has the task wait, the others only look at it.
+fn a_version_hears_of_a_task(phase: u32, cpus: usize, preemptions: Option<usize>, written: Written) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(move || {
         let model = Model::new(phase, written);
-        let event = thread::spawn({
-            let model = model.clone();
-            move || model.enqueue()
-        });
+        let events: Vec<_> = (0..cpus)
+            .map(|cpu| {
+                let model = model.clone();
+                thread::spawn(move || if cpu == 0 { model.enqueue() } else { _ = model.attach() })
+            })
+            .collect();
         model.attach();
-        event.join().unwrap();
+        events.into_iter().for_each(|event| event.join().unwrap());
         let state = model.task.load(Acquire);
         assert_eq!((state & PHASE, state & EPOCH), (READY, EPOCH), "the task does not wait with the version that runs");
         assert_eq!(model.told.load(Relaxed), 1, "how often the version is told of the task");
@@ -112,7 +117,14 @@ fn a_version_hears_of_a_task(phase: u32, written: Written) {
 #[test]
 fn a_version_is_told_of_each_task_once_by_the_scan_or_by_an_event() {
     for phase in [BLOCKED, NEW, READY] {
-        a_version_hears_of_a_task(phase, Written::IfItIsAsItWasSeen);
+        a_version_hears_of_a_task(phase, 1, None, Written::IfItIsAsItWasSeen);
+    }
+}
+
+#[test]
+fn a_version_is_told_of_each_task_once_by_the_scan_or_by_one_of_two_events() {
+    for phase in [BLOCKED, NEW, READY] {
+        a_version_hears_of_a_task(phase, 2, Some(3), Written::IfItIsAsItWasSeen);
     }
 }
 
@@ -120,7 +132,7 @@ fn a_version_is_told_of_each_task_once_by_the_scan_or_by_an_event() {
 #[test]
 #[should_panic(expected = "how often the version is told")]
 fn a_state_that_is_written_whatever_it_was_has_the_version_told_twice() {
-    a_version_hears_of_a_task(READY, Written::Always);
+    a_version_hears_of_a_task(READY, 1, None, Written::Always);
 }
 
 /// Two versions take over, one after the other: whether the task passes for one of which the second has heard.

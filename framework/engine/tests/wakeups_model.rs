@@ -70,6 +70,43 @@ fn a_task_is_found_or_a_cpu_is_kicked() {
     });
 }
 
+fn check_three(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(model);
+}
+
+/// Two CPUs hand over a task each, while a third looks for work.
+#[test]
+fn of_two_tasks_one_is_found_or_a_cpu_is_kicked() {
+    check_three(|| {
+        let queue = Queue::new();
+        let others = [(); 2].map(|()| {
+            let queue = queue.clone();
+            thread::spawn(move || queue.hand())
+        });
+        let found = queue.look(0);
+        let kicked = others.map(|other| other.join().unwrap());
+        assert!(found || kicked.contains(&Some(0)), "the CPU idles, and tasks wait");
+    });
+}
+
+/// Two CPUs look for work, while a third hands over a task.
+#[test]
+fn a_task_is_found_by_one_of_two_cpus_or_one_is_kicked() {
+    check_three(|| {
+        let queue = Queue::new();
+        let others = [0, 1].map(|cpu| {
+            let queue = queue.clone();
+            thread::spawn(move || queue.look(cpu))
+        });
+        let kicked = queue.hand();
+        let found = others.map(|other| other.join().unwrap());
+        assert_ne!(found, [true; 2], "one task is found twice");
+        assert!(found.contains(&true) || kicked.is_some(), "both CPUs idle, and a task waits");
+    });
+}
+
 /// A CPU that was idle and is kicked looks just when the next task comes, for which it cannot be taken yet, or again.
 #[test]
 fn a_cpu_that_was_kicked_for_one_task_finds_the_next() {
@@ -122,5 +159,25 @@ fn a_cpu_that_wants_a_task_gets_it_or_is_kicked() {
         let gets_it = leaving.load(Acquire) == 0 || !wish.wish(3, || leaving.load(Acquire) == 1);
         let kicked = leaver.join().unwrap();
         assert!(gets_it || kicked == Some(3), "the task has left, and the CPU that wants it does not hear of it");
+    });
+}
+
+/// Two CPUs want it.
+#[test]
+fn one_of_two_cpus_that_want_a_task_gets_it_or_is_kicked() {
+    check_three(|| {
+        let shared = Arc::new((Wish { cpu: AtomicU32::new(Wish::NONE) }, AtomicU32::new(1)));
+        let others = [3, 4].map(|cpu| {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (wish, leaving) = &*shared;
+                leaving.load(Acquire) == 0 || !wish.wish(cpu, || leaving.load(Acquire) == 1)
+            })
+        });
+        let (wish, leaving) = &*shared;
+        leaving.store(0, Release);
+        let kicked = wish.take();
+        let get_it = others.map(|other| other.join().unwrap());
+        assert!(get_it.contains(&true) || kicked.is_some(), "the task has left, and no CPU that wants it hears of it");
     });
 }

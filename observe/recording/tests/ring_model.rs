@@ -54,27 +54,42 @@ impl Ring {
     }
 }
 
-fn check(is_fenced: bool) {
-    loom::model(move || {
+/// While so many drain the ring; all but one have a thread of their own.
+fn check(readers: usize, preemptions: Option<usize>, is_fenced: bool) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(move || {
         let ring = Arc::new(Ring::default());
+        let others: Vec<_> = (1..readers)
+            .map(|_| {
+                let ring = ring.clone();
+                thread::spawn(move || ring.drain())
+            })
+            .collect();
         let writer = thread::spawn({
             let ring = ring.clone();
             move || (0..4).for_each(|number| ring.write(number, is_fenced))
         });
         ring.drain();
         writer.join().unwrap();
+        others.into_iter().for_each(|other| other.join().unwrap());
         ring.drain();
     });
 }
 
 #[test]
 fn what_is_drained_is_whole() {
-    check(true);
+    check(1, None, true);
+}
+
+#[test]
+fn what_two_drain_is_whole() {
+    check(2, Some(2), true);
 }
 
 /// The model sees what it is there for.
 #[test]
 #[should_panic(expected = "record")]
 fn without_the_fence_it_is_not() {
-    check(false);
+    check(1, None, false);
 }
