@@ -1,6 +1,7 @@
 //! How fair `SpinLock` is, and what it costs, beside the test-and-set mutex of `spin` in the same run: `cargo bench -p ekiden --bench lock`,
 //! or with `-- --json` at its end. 64 threads want one lock; of what each waits are printed the mean, the longest, and how often the
-//! mean is in that. Instructions of a lock and an unlock without contention are counted by valgrind, if there is one.
+//! mean is in that. Instructions of a lock and an unlock without contention are counted by valgrind, if there is one, and are not to be
+//! more than before calls stood in a queue; with `-- --check` the bench ends with 116 if they are. docs/containment.md has the figures.
 //!
 //! There are more threads than CPUs, so in both cases one that waits yields after each look, as it could not be preempted in the kernel.
 
@@ -21,6 +22,12 @@ use spin::mutex::SpinMutex;
 
 const THREADS: u32 = 64;
 const TIMES: u32 = 200;
+/// Instructions of the loop in `pairs` with the lock before it had a queue (commit 2f21db8a), counted by this bench with rustc 1.95.0.
+const BEFORE: f64 = 18.0;
+/// What they may be now, as a multiple of that.
+const LIMIT: f64 = 1.00;
+/// How the bench ends if a limit is missed, as `ekiden bench --check` does.
+const MISSED: i32 = 116;
 /// The first argument of this program when valgrind counts its instructions.
 const PAIRS: &str = "--pairs";
 
@@ -102,6 +109,39 @@ impl fmt::Display for Row {
     }
 }
 
+/// Whether a lock without contention costs no more than it did, if that could be counted.
+struct Verdict(Option<f64>);
+
+impl Verdict {
+    fn of(ours: &Row) -> Self {
+        Self(ours.instructions.map(|instructions| instructions / BEFORE))
+    }
+
+    fn is_missed(&self) -> bool {
+        self.0.is_some_and(|ratio| ratio > LIMIT)
+    }
+
+    fn word(&self) -> &'static str {
+        match self.0 {
+            None => "unknown",
+            Some(_) if self.is_missed() => "missed",
+            Some(_) => "kept",
+        }
+    }
+
+    fn json(&self) -> String {
+        let ratio = self.0.map_or("null".into(), |ratio| format!("{ratio:.2}"));
+        format!("{{\"before\":{BEFORE:.1},\"ratio\":{ratio},\"limit\":{LIMIT:.2},\"verdict\":\"{}\"}}", self.word())
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ratio = self.0.map_or("?".into(), |ratio| format!("{ratio:.2}"));
+        write!(f, "instructions / {BEFORE:.1} before there was a queue: {ratio}, at most {LIMIT:.2}: {}", self.word())
+    }
+}
+
 /// How many instructions a lock and an unlock take: the difference between two runs.
 fn instructions(lock: &str) -> Option<f64> {
     const MORE: u32 = 100_000;
@@ -138,10 +178,15 @@ fn main() {
     wait_so(Waits { begin: || Since([0; 4]), look, end: |_| () });
     let (ours, spin) = (SpinLock::new(0), SpinMutex::new(0));
     let rows = [Row::of("SpinLock", || hold_ours(&ours)), Row::of("spin", || hold_spin(&spin))];
+    let verdict = Verdict::of(&rows[0]);
     if args.iter().any(|arg| arg == "--json") {
-        println!("[{}]", rows.each_ref().map(Row::json).join(","));
+        println!("{{\"locks\":[{}],\"verdict\":{}}}", rows.each_ref().map(Row::json).join(","), verdict.json());
     } else {
         println!("{THREADS} threads on one lock, each {TIMES} times");
         rows.iter().for_each(|row| println!("{row}"));
+        println!("{verdict}");
+    }
+    if args.iter().any(|arg| arg == "--check") && verdict.is_missed() {
+        std::process::exit(MISSED);
     }
 }
