@@ -1,4 +1,4 @@
-//! The cause is kept and not the consequence, in every order that memory and CPUs allow (loom): `src/poison.rs` itself, and the steps of
+//! The cause is kept and not the consequence, in every order that memory and CPUs allow (loom): `framework/ekiden/src/poison.rs` itself, and the steps of
 //! `leave_with` in `hosts/kernel/policy/src/lib.rs`, of `give_first` and `ekiden_c_policy_faulted` in `hosts/kernel/module/calls.c`. A call that
 //! faults because it has seen the poison finds a reason that is complete, is the first one and is no consequence.
 //!
@@ -6,7 +6,7 @@
 //! there. An exchange of the kernel's is more than the AcqRel that they have.
 
 #[expect(dead_code, reason = "no other policy comes in the model")]
-#[path = "../src/poison.rs"]
+#[path = "../../ekiden/src/poison.rs"]
 pub mod poison;
 
 mod atomics {
