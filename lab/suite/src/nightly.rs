@@ -60,6 +60,9 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         Part::new(root, "the kernel's checkpatch", "scripts/checkpatch"),
         Part::new(root, "the modules' C under sparse", "scripts/sparse"),
         Part::new(root, "locks under Miri", "scripts/miri -p ekiden-lock --lib"),
+        // Its own tests are these: the crate has none inside.
+        Part::new(root, "rings of hints under Miri", "scripts/miri -p ekiden-hints --test ring"),
+        Part::new(root, "recordings under Miri", "scripts/miri -p ekiden-recording --lib"),
         Part::new(
             root,
             "the kernel's allocator under Miri",
