@@ -119,6 +119,14 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         guests("modules loaded and unloaded five hundred times", "modules_load_run_and_unload_again_and_again")
             .with("EKIDEN_RELOAD_ROUNDS", "500"),
     );
+    // By itself: if QEMU breaks its guest, this begins anew.
+    parts.push(
+        guests(
+            "modules loaded and unloaded a thousand times on CPUs that run at once",
+            "in_parallel_modules_load_run_and_unload",
+        )
+        .with("EKIDEN_RELOAD_ROUNDS", "1000"),
+    );
     parts.push(
         guests("control groups under every policy", "shares_and_limits_of_control_groups_hold_under_every_policy")
             .with("EKIDEN_POLICIES", "all"),

@@ -229,13 +229,16 @@ pub(crate) fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on
     }
 }
 
-/// A night does it five hundred times; `EKIDEN_RELOAD_ROUNDS` says how often.
+/// A night does it five hundred times.
 fn modules_load_run_and_unload_again_and_again(guest: &TestGuest) {
-    reload(guest, std::env::var("EKIDEN_RELOAD_ROUNDS").map_or(50, |rounds| rounds.parse().expect("it is a number")));
+    reload(guest, 50);
 }
 
+/// `EKIDEN_RELOAD_ROUNDS` says how often.
 pub(crate) fn reload(guest: &TestGuest, rounds: usize) {
-    let reports = guest.guest_test(&format!("reload --modules /lab --rounds {rounds}"));
+    let rounds = std::env::var("EKIDEN_RELOAD_ROUNDS").map_or(rounds, |rounds| rounds.parse().expect("it is a number"));
+    let guest_test = format!("reload --modules /lab --rounds {rounds}");
+    let reports = guest.guest_test_within(&guest_test, PATIENCE + Duration::from_secs(10 * rounds as u64));
     for report in &reports {
         println!("{report}");
     }
