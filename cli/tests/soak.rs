@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, iter,
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -51,6 +51,32 @@ fn wait_for_steps(saved: &Path, steps: usize, soak: Pid) {
     }
 }
 
+/// A process: its number, and when it began, as numbers are used again.
+type Process = (i32, String);
+
+/// The fields of `/proc/PID/stat` from the state on; none of a process that is over.
+fn stat(pid: i32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<String> = stat.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect();
+    // A zombie is over, too.
+    (fields[0] != "Z").then_some(fields)
+}
+
+/// The guests of a process: what it has started of QEMU, be it through others.
+fn guests_of(ancestor: Pid) -> Vec<Process> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let parent = |pid: i32| stat(pid)?[1].parse::<i32>().ok();
+    let is_of = |pid| iter::successors(parent(pid), |pid| parent(*pid)).any(|pid| pid == ancestor.as_raw());
+    // One that was fetched is started by a loader of its own, whose name its process has.
+    let is_guest = |pid: i32| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&command).contains("qemu-system")
+    };
+    let guests = pids.into_iter().filter(|pid| is_of(*pid) && is_guest(*pid));
+    guests.filter_map(|pid| Some((pid, stat(pid)?[19].clone()))).collect()
+}
+
 /// What the report says. Whatever the guest was lost by, nothing may have been found before.
 fn soaked() -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -74,16 +100,21 @@ fn soaked() -> Value {
         wait_for_steps(&saved, 1, pid);
         thread::sleep(FOR);
         wait_for_steps(&saved, STEPS, pid);
+        let guests = guests_of(pid);
         // If it has ended, its exit code says so.
         let _ = kill(pid, Signal::SIGINT);
+        guests
     });
     let output = soak.wait_with_output().unwrap();
-    interrupts.join().unwrap();
+    let guests = interrupts.join().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("no report: {said}"));
     println!("{report}");
     assert_eq!(output.status.code(), Some(130), "{report}\n{said}");
     assert_eq!((&report["findings"], &report["interrupted"]), (&Value::Array(vec![]), &true.into()), "{report}");
     assert_eq!(report["differences"], 0, "{report}");
+    assert!(!guests.is_empty(), "no guest was seen: {report}");
+    let is_left = |(pid, began): &&Process| stat(*pid).is_some_and(|fields| fields[19] == *began);
+    assert_eq!(guests.iter().find(is_left), None, "a guest is left, of these: {guests:?}");
     report
 }
