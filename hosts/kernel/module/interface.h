@@ -98,7 +98,7 @@ struct ekiden_host_table {
 struct ekiden_stops {
 	u64 quick;   /* stops after a few meetings at most */
 	u64 slow;    /* after more, as a CPU did not come in time */
-	u64 wait_ns; /* how long CPUs stood still at most, the last time */
+	u64 wait_ns; /* how long CPUs stood still at most, the last time, if only for a meeting that was given up */
 	u64 wait_ns_max;
 	u64 took_ns; /* how long it took from the wish until it was done, the last time */
 	u64 took_ns_max;

@@ -96,7 +96,10 @@ static void note_late(void)
 			ekiden_stops.late_cpu = cpu;
 }
 
-/* CPUs that wait leave in their own time: is_over() says whether all have. */
+/*
+ * CPUs that wait leave in their own time: is_over() says whether all have. Where this meeting is longer than `wait_ns`, that is its
+ * time, be it given up or not: CPUs have stood still either way.
+ */
 static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 patience_ns)
 {
 	int others, ret = -ETIME;
@@ -119,7 +122,7 @@ static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 
 			break;
 		cpu_relax();
 	}
-	*wait_ns = ktime_get_mono_fast_ns() - start;
+	*wait_ns = max(*wait_ns, ktime_get_mono_fast_ns() - start);
 	if (ret)
 		note_late();
 	/* Pairs with the acquire in stand_still(). */
@@ -154,7 +157,7 @@ static u64 patience_most_us(u64 start)
 
 /*
  * Runs `work` while all other CPUs stand still, with interrupts off. `wait_ns` is the time from when the first one stopped until
- * all may go on: none waits longer. It tries until all have met, or a signal comes: -EINTR, and `work` has not run. Serialised by the
+ * all may go on, in the longest meeting, those that were given up among them: none waits longer at once. It tries until all have met, or a signal comes: -EINTR, and `work` has not run. Serialised by the
  * caller, which does not hold cpus_read_lock().
  */
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
@@ -163,6 +166,7 @@ int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 	u64 patience_us = clamp(READ_ONCE(meet_patience_us), 1, MEET_PATIENCE_US_MAX);
 	int tries, ret = -ETIME;
 
+	*wait_ns = 0;
 	for (tries = 0; ret && !(tries && signal_pending(current)); tries++) {
 		if (tries)
 			usleep_range(500, 2000);
@@ -179,10 +183,8 @@ int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 	else
 		ekiden_stops.quick++;
 	took(&ekiden_stops.took_ns, &ekiden_stops.took_ns_max, ktime_get_mono_fast_ns() - start);
-	if (ret)
-		return -EINTR;
 	took(&ekiden_stops.wait_ns, &ekiden_stops.wait_ns_max, *wait_ns);
-	return 0;
+	return ret ? -EINTR : 0;
 }
 
 /* No CPU stood still for a change, which all have seen after so long. Serialised by the caller. */

@@ -16,6 +16,7 @@ mod generated;
 mod groups;
 mod guest_tests;
 mod impostor;
+mod interrupted;
 mod intruder;
 mod kfunc_caller;
 mod latency_probe;

@@ -18,15 +18,13 @@ use ekiden::Call;
 use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
 use ekiden_loader::{
     Config, Control, Hint, LoadError, Moved, Session, Status, Stops, Succession, load_beside, loaded, sysfs, unload,
-};
-use nix::{
-    sys::signal::{SigHandler, Signal, kill, signal},
-    unistd::Pid,
+    unload_all,
 };
 use serde::Serialize;
 
 use crate::{
     guest_tests::{config, module_name, module_of},
+    interrupted::{Interrupted, interrupted},
     load::{Worker, pause},
     saves::saves,
     watches::{Watched, watched},
@@ -122,8 +120,9 @@ struct UpgradesReport {
     wait_ns_longest: Vec<u64>,
     /// What a live checker saw meanwhile.
     watched: Watched,
-    /// How many of the further ones a signal ended, where CPUs do not wait for each other.
-    interrupted: u64,
+    /// What became of the further ones, where CPUs do not wait for each other.
+    #[serde(flatten)]
+    interrupted: Interrupted,
     still_running: bool,
     /// How CPUs were brought to stand still.
     stops: Stops,
@@ -138,6 +137,10 @@ const PATIENCE: &str = "/sys/module/ekiden/parameters/meet_patience_us";
 pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, policies: &[String]) -> Result<()> {
     let (first, others) = policies.split_first().filter(|(_, others)| !others.is_empty()).context("two at least")?;
     let start = Instant::now();
+    if patience_us.is_some() {
+        // An earlier guest test may have had CPUs stand still for longer.
+        unload_all(Duration::from_secs(10))?;
+    }
     let session = Session::start(&small_of(modules, first, policies))?;
     let usual_patience = fs::read_to_string(PATIENCE)?;
     if let Some(patience_us) = patience_us {
@@ -193,7 +196,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
     pause(50);
     waits.sort_unstable();
     let status = Status::read()?.unwrap_or_default();
-    let interrupted = if patience_us.is_some() { interrupted(&session)? } else { 0 };
+    let interrupted = if patience_us.is_some() { interrupted(&session)? } else { Interrupted::default() };
     fs::write(PATIENCE, usual_patience.trim())?;
     // The module counts since it was loaded, perhaps for an earlier guest test.
     let stops = Stops {
@@ -221,36 +224,6 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, po
     println!("{}", serde_json::to_string(&report)?);
     session.stop();
     Ok(())
-}
-
-/// A hundred upgrades while signals come. How many of them were ended by one: after each the old policy runs.
-fn interrupted(session: &Session) -> Result<u64> {
-    extern "C" fn comes(_: i32) {}
-    // SAFETY: a handler that does nothing may interrupt anything.
-    unsafe { signal(Signal::SIGUSR1, SigHandler::Handler(comes)) }?;
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let signals = scope.spawn(|| {
-            while !is_over.load(Relaxed) {
-                // To the main thread, if that does not block it.
-                kill(Pid::this(), Signal::SIGUSR1)?;
-                thread::sleep(Duration::from_micros(300));
-            }
-            anyhow::Ok(())
-        });
-        let mut count = 0;
-        let done = (0..100).try_for_each(|round| {
-            match session.control().upgrade(&Succession::default()) {
-                Ok(_) => {}
-                Err(LoadError::Interrupted) => count += 1,
-                Err(error) => return Err(error).with_context(|| format!("upgrade {round} while signals come")),
-            }
-            Ok(session.check()?)
-        });
-        is_over.store(true, Relaxed);
-        signals.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-        done.map(|()| count)
-    })
 }
 
 /// Upgrades that cannot be: each is refused with its reason, and the old policy keeps running. Then one that goes wrong on the way, and

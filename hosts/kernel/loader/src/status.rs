@@ -63,7 +63,7 @@ pub struct Stops {
     pub quick: u64,
     /// How often after more, as a CPU did not come in time.
     pub slow: u64,
-    /// How long a CPU stood still at most, the last time, in nanoseconds.
+    /// How long a CPU stood still at most, the last time, in nanoseconds. What was given up counts, as a CPU was late or a signal came.
     pub wait_ns: u64,
     /// How long a CPU stood still at most, the longest time, in nanoseconds.
     pub wait_ns_max: u64,
