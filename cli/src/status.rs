@@ -141,9 +141,12 @@ impl std::fmt::Display for Everything {
             if status.stops.slow > 0 {
                 let (slow, cpu) = (status.stops.slow, status.stops.late_cpu);
                 let ms = status.stops.took_ns_max as f64 / 1e6;
+                // The longest one may have been slow for another reason.
+                let longest = status.stops.took_max_cpu;
+                let for_longest = if longest < 0 { String::new() } else { format!(", for CPU {longest}") };
                 writeln!(
                     f,
-                    "late CPUs   {slow} times all CPUs had to wait for one, the last time for CPU {cpu}; {ms:.1} ms at most"
+                    "late CPUs   {slow} times all CPUs had to wait for one, the last time for CPU {cpu}; {ms:.1} ms at most{for_longest}"
                 )?;
             }
             if let Some(fault) = &status.fault {

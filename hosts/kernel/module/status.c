@@ -158,10 +158,11 @@ static int put_stops(char *to, size_t size)
 
 	return scnprintf(to, size,
 			 ",\"stops\":{\"quick\":%llu,\"slow\":%llu,\"wait_ns\":%llu,\"wait_ns_max\":%llu,"
-			 "\"took_ns\":%llu,\"took_ns_max\":%llu,\"late_cpu\":%d,\"graces\":%llu,\"grace_ns\":%llu,"
-			 "\"grace_ns_max\":%llu}",
-			 stops->quick, stops->slow, stops->wait_ns, stops->wait_ns_max, stops->took_ns, stops->took_ns_max,
-			 stops->late_cpu, stops->graces, stops->grace_ns, stops->grace_ns_max);
+			 "\"wait_max_cpu\":%d,\"took_ns\":%llu,\"took_ns_max\":%llu,\"took_max_cpu\":%d,\"late_cpu\":%d,"
+			 "\"graces\":%llu,\"grace_ns\":%llu,\"grace_ns_max\":%llu}",
+			 stops->quick, stops->slow, stops->wait_ns, stops->wait_ns_max, stops->wait_max_cpu, stops->took_ns,
+			 stops->took_ns_max, stops->took_max_cpu, stops->late_cpu, stops->graces, stops->grace_ns,
+			 stops->grace_ns_max);
 }
 
 static int put_policy_slots(char *to, size_t size)

@@ -40,7 +40,14 @@ MODULE_PARM_DESC(
 #define MEET_LONGER_AFTER_NS (60ULL * NSEC_PER_SEC)
 #define MEET_PATIENCE_US_LAST 1000000
 
-struct ekiden_stops ekiden_stops = { .late_cpu = -1 };
+struct ekiden_stops ekiden_stops = { .wait_max_cpu = -1, .took_max_cpu = -1, .late_cpu = -1 };
+
+/* What a stop has come to so far. */
+struct stop {
+	u64 wait_ns;  /* how long its longest meeting was */
+	int wait_cpu; /* for which CPU that one was given up; -1 if it was not */
+	int late_cpu; /* for which CPU one was given up last; -1 if none was */
+};
 
 static struct {
 	atomic_t arrived;
@@ -87,20 +94,30 @@ static int ask_others(void)
 	return others;
 }
 
-static void note_late(void)
+/* One that has not come, or -1. */
+static int late_cpu(void)
 {
 	int cpu;
 
 	for_each_online_cpu(cpu)
 		if (cpu != smp_processor_id() && READ_ONCE(per_cpu(came_to, cpu)) != meeting.number)
-			ekiden_stops.late_cpu = cpu;
+			return cpu;
+	return -1;
 }
 
-/*
- * CPUs that wait leave in their own time: is_over() says whether all have. Where this meeting is longer than `wait_ns`, that is its
- * time, be it given up or not: CPUs have stood still either way.
- */
-static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 patience_ns)
+/* A meeting counts, be it given up or not: CPUs have stood still either way. */
+static void note_meeting(struct stop *stop, u64 wait_ns, int late_cpu)
+{
+	if (late_cpu >= 0)
+		stop->late_cpu = late_cpu;
+	if (wait_ns < stop->wait_ns)
+		return;
+	stop->wait_ns = wait_ns;
+	stop->wait_cpu = late_cpu;
+}
+
+/* CPUs that wait leave in their own time: is_over() says whether all have. */
+static int meet(s64 (*work)(void *), void *data, s64 *result, struct stop *stop, u64 patience_ns)
 {
 	int others, ret = -ETIME;
 	u64 start;
@@ -122,9 +139,7 @@ static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 
 			break;
 		cpu_relax();
 	}
-	*wait_ns = max(*wait_ns, ktime_get_mono_fast_ns() - start);
-	if (ret)
-		note_late();
+	note_meeting(stop, ktime_get_mono_fast_ns() - start, ret ? late_cpu() : -1);
 	/* Pairs with the acquire in stand_still(). */
 	smp_store_release(&meeting.go, true);
 	local_irq_enable();
@@ -141,10 +156,25 @@ static bool is_over(void)
 	return !atomic_read_acquire(&meeting.inside);
 }
 
-static void took(u64 *last, u64 *most, u64 ns)
+/* Returns whether none has taken longer. */
+static bool took(u64 *last, u64 *most, u64 ns)
 {
+	bool is_longest = ns >= *most;
+
 	WRITE_ONCE(*last, ns);
-	WRITE_ONCE(*most, max(*most, ns));
+	if (is_longest)
+		WRITE_ONCE(*most, ns);
+	return is_longest;
+}
+
+static void note_stop(const struct stop *stop, u64 took_ns)
+{
+	if (took(&ekiden_stops.took_ns, &ekiden_stops.took_ns_max, took_ns))
+		WRITE_ONCE(ekiden_stops.took_max_cpu, stop->late_cpu);
+	if (took(&ekiden_stops.wait_ns, &ekiden_stops.wait_ns_max, stop->wait_ns))
+		WRITE_ONCE(ekiden_stops.wait_max_cpu, stop->wait_cpu);
+	if (stop->late_cpu >= 0)
+		WRITE_ONCE(ekiden_stops.late_cpu, stop->late_cpu);
 }
 
 /* The most that CPUs wait for the last one, if they have tried to meet since `start`. */
@@ -164,9 +194,9 @@ int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 {
 	u64 start = ktime_get_mono_fast_ns();
 	u64 patience_us = clamp(READ_ONCE(meet_patience_us), 1, MEET_PATIENCE_US_MAX);
+	struct stop stop = { .wait_cpu = -1, .late_cpu = -1 };
 	int tries, ret = -ETIME;
 
-	*wait_ns = 0;
 	for (tries = 0; ret && !(tries && signal_pending(current)); tries++) {
 		if (tries)
 			usleep_range(500, 2000);
@@ -175,15 +205,15 @@ int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 		if (!is_over())
 			continue;
 		cpus_read_lock();
-		ret = meet(work, data, result, wait_ns, patience_us * NSEC_PER_USEC);
+		ret = meet(work, data, result, &stop, patience_us * NSEC_PER_USEC);
 		cpus_read_unlock();
 	}
 	if (ret || tries > TRIES)
 		ekiden_stops.slow++;
 	else
 		ekiden_stops.quick++;
-	took(&ekiden_stops.took_ns, &ekiden_stops.took_ns_max, ktime_get_mono_fast_ns() - start);
-	took(&ekiden_stops.wait_ns, &ekiden_stops.wait_ns_max, *wait_ns);
+	note_stop(&stop, ktime_get_mono_fast_ns() - start);
+	*wait_ns = stop.wait_ns;
 	return ret ? -EINTR : 0;
 }
 

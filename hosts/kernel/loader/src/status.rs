@@ -67,10 +67,14 @@ pub struct Stops {
     pub wait_ns: u64,
     /// How long a CPU stood still at most, the longest time, in nanoseconds.
     pub wait_ns_max: u64,
+    /// The CPU for which that longest meeting was given up; negative if it was not.
+    pub wait_max_cpu: i32,
     /// How long it took from the wish until it was done, the last time, in nanoseconds.
     pub took_ns: u64,
     /// How long it took from the wish until it was done, the longest time, in nanoseconds.
     pub took_ns_max: u64,
+    /// The CPU for which a meeting of that longest one was given up last; negative if none was.
+    pub took_max_cpu: i32,
     /// The CPU for which a meeting was given up last; negative if none was.
     pub late_cpu: i32,
     /// How often no CPU stood still, as it was enough to wait until all had seen a change.
