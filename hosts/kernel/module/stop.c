@@ -5,9 +5,11 @@
  * again, with more patience each time, until all are there. Nothing is refused because a CPU is late; a signal ends it.
  *
  * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest CPU needs; and
- * it has the caller sleep in the middle, as a task of the policy that is replaced meanwhile. And no CPU may wait where
- * a call begins: it may hold a run-queue lock there, for which another one spins with interrupts off, which then
- * neither answers nor comes to a call. In an interrupt, a CPU holds no lock that others want with interrupts off.
+ * it has the caller sleep in the middle, as a task of the policy that is replaced meanwhile. So it is no last resort either:
+ * on CPUs that run at once it left that task without a CPU for half a minute, and sched_ext took the policy out, which is
+ * worse than to be late. And no CPU may wait where a call begins: it may hold a run-queue lock there, for which another one
+ * spins with interrupts off, which then neither answers nor comes to a call. In an interrupt, a CPU holds no lock that
+ * others want with interrupts off.
  */
 #include <linux/cpu.h>
 #include <linux/cpumask.h>
