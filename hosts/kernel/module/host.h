@@ -82,6 +82,13 @@ asmlinkage void ekiden_leave(s64 result);
 enum {
 	EKIDEN_TIME_INTRODUCE = EKIDEN_TASK_PARAMS + 1, /* tasks are introduced to a policy */
 	EKIDEN_TIME_SCAN,				/* the look for tasks that wait too long */
+	EKIDEN_TIME_SETTINGS,				/* a policy checks what is set for a task */
+	EKIDEN_TIME_SAVE,				/* it saves itself for a version of another layout */
+	EKIDEN_TIME_CHECK,				/* the one that takes over looks at its parameters */
+	EKIDEN_TIME_COME,				/* another policy comes beside those that run */
+	EKIDEN_TIME_HINTS,				/* hints are taken out of a queue, with the event that brings them */
+	EKIDEN_TIME_STATUS,				/* the engine says what it counts */
+	EKIDEN_TIME_FIGURES,				/* and a policy what it counts, one CPU at a time */
 	EKIDEN_TIME_KINDS,
 };
 

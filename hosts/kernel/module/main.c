@@ -238,6 +238,7 @@ static bool may_control(const struct file *file)
 static long check_settings(struct ekiden_policy_slot *policy_slot, struct ekiden_settings *settings)
 {
 	const struct ekiden_policy_table *table = policy_slot->now->policy->table;
+	u64 start_ns;
 	s64 ret;
 
 	if (!table->params_declared && !settings->text_len)
@@ -245,12 +246,14 @@ static long check_settings(struct ekiden_policy_slot *policy_slot, struct ekiden
 	/* It may allocate, which scheduling calls do, too. */
 	preempt_disable();
 	local_irq_disable();
+	start_ns = ekiden_times_begin();
 	ret = ekiden_run_guarded(table->settings, settings, 0, 0, 0, 0);
 	/* With a reason in the settings, a panic is a refusal. */
 	if (ret == LEFT && settings->error_len)
 		ret = false;
 	else if (ret == LEFT)
 		ekiden_run_guarded(ekiden_rs_faulted, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
+	ekiden_times_end(EKIDEN_TIME_SETTINGS, start_ns);
 	local_irq_enable();
 	preempt_enable();
 	return ret == LEFT ? -EIO : (u8)ret ? 0 : -EINVAL;

@@ -315,16 +315,18 @@ static u64 wait_for_events(void)
 /* The engine has a policy slot for it, or an error. */
 static s64 come(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance, void *made)
 {
-	unsigned long flags;
+	u64 start_ns;
 	s64 number;
 
 	/* It takes locks that calls in an interrupt may want. */
-	local_irq_save(flags);
+	local_irq_disable();
+	start_ns = ekiden_times_begin();
 	ekiden_run_call_log(policy_slot, instance, EKIDEN_CALL_LOG_BEGIN);
 	/* From here on it is a policy like the others. */
 	instance->host.fault = ekiden_running_host.fault;
 	number = ekiden_run_guarded(ekiden_rs_come, instance->policy->table, made, 0, 0, 0);
-	local_irq_restore(flags);
+	ekiden_times_end(EKIDEN_TIME_COME, start_ns);
+	local_irq_enable();
 	return number;
 }
 
@@ -332,12 +334,15 @@ static s64 come(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *
 static s64 has_come(u64 number, bool is_default)
 {
 	struct ekiden_outcome outcome = {};
+	u64 start_ns;
 	s64 ret;
 
 	rcu_read_lock();
 	preempt_disable();
 	local_irq_disable();
+	start_ns = ekiden_times_begin();
 	ret = ekiden_run_guarded(ekiden_rs_has_come, number, is_default, &outcome, 0, 0);
+	ekiden_times_end(EKIDEN_TIME_COME, start_ns);
 	local_irq_enable();
 	if (ret != LEFT)
 		ekiden_carry_out(&outcome);
@@ -351,16 +356,14 @@ static long create_another(struct ekiden_policy_slot *policy_slot, struct ekiden
 			   struct ekiden_text *reason)
 {
 	u64 waited_ns = 0;
-	s64 number, ret;
+	s64 number;
 	void *made;
 
 	preempt_disable();
 	made = (void *)ekiden_run_guarded(instance->policy->table->create, &instance->args, 0, 0, 0, 0);
 	preempt_enable();
-	if ((s64)made == LEFT)
-		return ekiden_policy_refused(instance, LEFT, reason);
-	if (!made)
-		return ekiden_policy_refused(instance, -EINVAL, reason);
+	if (!made || (s64)made == LEFT)
+		return ekiden_policy_refused(instance, made ? LEFT : -EINVAL, reason);
 	if (ekiden_rs_begin_several())
 		waited_ns = wait_for_events();
 	number = come(policy_slot, instance, made);
@@ -372,8 +375,7 @@ static long create_another(struct ekiden_policy_slot *policy_slot, struct ekiden
 	WARN_ON_ONCE(&ekiden_running.policy_slots[number] != policy_slot);
 	waited_ns += wait_for_events();
 	ekiden_note_grace(waited_ns);
-	ret = has_come(number, is_default);
-	if (ret != LEFT)
+	if (has_come(number, is_default) != LEFT)
 		return 0;
 	/* The engine has panicked, and what is freed now is not called. */
 	wait_for_events();

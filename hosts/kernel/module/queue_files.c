@@ -33,11 +33,14 @@ static void close_queue(struct queue *queue)
 	mutex_lock(&ekiden_control);
 	if (queue->known && before == QUEUE_OPEN && ekiden_queue_fits(queue)) {
 		bool more = queue->geometry.up.bytes > 0;
+		u64 start_ns;
 
 		/* What it said before it ended still counts. */
 		while (more && left > 0) {
 			local_irq_disable();
+			start_ns = ekiden_times_begin();
 			more = ekiden_queue_take_hints(queue);
+			ekiden_times_end(EKIDEN_TIME_HINTS, start_ns);
 			local_irq_enable();
 			left -= HINTS_LEN / queue->geometry.up.bytes;
 			cond_resched();

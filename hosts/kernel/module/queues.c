@@ -99,14 +99,17 @@ void ekiden_queue_interrupt(struct irq_work *work)
 {
 	struct queue *queue = container_of(work, struct queue, work);
 	unsigned long flags;
+	u64 start_ns;
 
 	local_irq_save(flags);
+	start_ns = ekiden_times_begin();
 	/* Another CPU at it sees what is there, or the next event does. The bit comes first: a close waits for it. */
 	if (!test_and_set_bit(0, &queue->busy)) {
 		if (READ_ONCE(queue->state) == QUEUE_OPEN)
 			ekiden_queue_take_hints(queue);
 		clear_bit_unlock(0, &queue->busy);
 	}
+	ekiden_times_end(EKIDEN_TIME_HINTS, start_ns);
 	local_irq_restore(flags);
 	if (wq_has_sleeper(&queue->wait))
 		wake_up_all(&queue->wait);

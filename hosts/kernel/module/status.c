@@ -47,13 +47,16 @@ static int put_loaded(char *to, size_t size)
 /* What Rust says of the engine, or of the policy in the policy slot of this number, counted from 1. */
 static int put_counts(char *to, size_t size, u32 policy_slot)
 {
+	u64 start_ns;
 	s64 len;
 
 	if (size < SZ_1K)
 		return 0;
 	/* It takes locks that calls in an interrupt may want. */
 	local_irq_disable();
+	start_ns = ekiden_times_begin();
 	len = ekiden_run_guarded(ekiden_rs_status, to, size, policy_slot, 0, 0);
+	ekiden_times_end(EKIDEN_TIME_STATUS, start_ns);
 	local_irq_enable();
 	return len > 0 ? len : 0;
 }

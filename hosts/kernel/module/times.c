@@ -25,7 +25,7 @@ void ekiden_watch_events_no_more(void)
 	static_branch_dec(&ekiden_watched);
 }
 
-/* What takes time in an interrupt besides events comes after them. */
+/* What takes time with interrupts off besides events comes after them. */
 static const struct {
 	u32 kind;
 	const char *name;
@@ -33,6 +33,13 @@ static const struct {
 	EKIDEN_KINDS,
 	{ EKIDEN_TIME_INTRODUCE, "introduce" },
 	{ EKIDEN_TIME_SCAN, "scan" },
+	{ EKIDEN_TIME_SETTINGS, "settings" },
+	{ EKIDEN_TIME_SAVE, "save" },
+	{ EKIDEN_TIME_CHECK, "check" },
+	{ EKIDEN_TIME_COME, "come" },
+	{ EKIDEN_TIME_HINTS, "hints" },
+	{ EKIDEN_TIME_STATUS, "status" },
+	{ EKIDEN_TIME_FIGURES, "figures" },
 };
 
 static DEFINE_PER_CPU(u64, longest_ns[EKIDEN_TIME_KINDS]);
@@ -85,11 +92,12 @@ void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcom
 
 	if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))
 		ekiden_do_left(outcome);
+	if (READ_ONCE(ekiden_any_queue))
+		ekiden_look_at_queues();
+	/* What a tracer takes is its own. */
 	ekiden_times_end(kind, start_ns);
 	if (tracepoint_enabled(ekiden_event))
 		ekiden_do_trace(event, outcome);
-	if (READ_ONCE(ekiden_any_queue))
-		ekiden_look_at_queues();
 }
 
 int ekiden_put_times(char *to, size_t size)

@@ -60,14 +60,16 @@ size_t ekiden_saved_most(u32 max_tasks)
  */
 s64 ekiden_save(struct ekiden_policy_slot *policy_slot, void *bytes, size_t len)
 {
-	u64 number = policy_slot - ekiden_running.policy_slots;
+	u64 number = policy_slot - ekiden_running.policy_slots, start_ns;
 	s64 ret;
 
 	preempt_disable();
 	local_irq_disable();
+	start_ns = ekiden_times_begin();
 	ret = ekiden_run_guarded(ekiden_rs_save, number, smp_processor_id(), bytes, len, 0);
 	if (ret == LEFT)
 		ekiden_run_guarded(ekiden_rs_faulted, number, 0, 0, 0, 0);
+	ekiden_times_end(EKIDEN_TIME_SAVE, start_ns);
 	local_irq_enable();
 	preempt_enable();
 	if (ret == LEFT || WARN_ON_ONCE(ret > (s64)len))
@@ -131,6 +133,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 	struct takeover takeover = { .policy_slot = policy_slot };
 	const struct ekiden_policy *policy;
 	s64 ret, swapped = LEFT;
+	u64 start_ns;
 
 	if (!old || !READ_ONCE(ekiden_running.attached))
 		return -ENODEV;
@@ -188,9 +191,11 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		if (policy == old->policy)
 			next->args.arena = NULL;
 		local_irq_disable();
+		start_ns = ekiden_times_begin();
 		ret = ekiden_run_guarded(policy->table->check, &next->args, 0, 0, 0, 0);
 		if (ret == LEFT && policy == old->policy)
 			ekiden_run_guarded(ekiden_rs_faulted, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
+		ekiden_times_end(EKIDEN_TIME_CHECK, start_ns);
 		local_irq_enable();
 		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
 	} else {
@@ -215,7 +220,9 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 								   : EKIDEN_CALL_LOG_BEGIN;
 	/* It takes a lock of the engine, which an event on this CPU may want. */
 	local_irq_disable();
+	start_ns = ekiden_times_begin();
 	request->tasks = ekiden_rs_task_count();
+	ekiden_times_end(EKIDEN_TIME_STATUS, start_ns);
 	local_irq_enable();
 	ret = ekiden_stop_cpus(take_over, &takeover, &swapped, &request->wait_ns);
 	if (ret) {

@@ -1,6 +1,7 @@
 //! Policies that come beside others, are put in another order, get shares and leave, again and again under load: none of it is refused.
 
 use std::{
+    collections::BTreeMap,
     mem,
     path::Path,
     time::{Duration, Instant},
@@ -15,6 +16,7 @@ use serde::Serialize;
 use crate::{
     load::{Worker, be_anywhere, pause},
     several::beside,
+    storm::{measure_off_times, off_times},
 };
 
 #[derive(Serialize)]
@@ -35,6 +37,7 @@ struct ComingsReport {
     /// How many tasks the policy has that is left, and how many there are.
     tasks: u64,
     tasks_in_all: u64,
+    off_ns_max: BTreeMap<String, u64>,
     still_running: bool,
 }
 
@@ -73,8 +76,10 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
         departure_ms_max: 0,
         tasks: 0,
         tasks_in_all: 0,
+        off_ns_max: BTreeMap::new(),
         still_running: false,
     };
+    measure_off_times()?;
     let before = Status::read()?.unwrap_or_default().stops;
     for round in 0..rounds {
         let way = if round % 2 == 0 { Beside::Others } else { Beside::OthersAsDefault };
@@ -109,6 +114,7 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
     report.stops = status.stops.quick + status.stops.slow - before.quick - before.slow;
     report.graces = status.stops.graces - before.graces;
     report.grace_ns_max = status.stops.grace_ns_max;
+    report.off_ns_max = off_times(&status);
     report.still_running = first.is_running();
     println!("{}", serde_json::to_string(&report)?);
     Ok(())

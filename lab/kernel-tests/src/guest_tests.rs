@@ -151,6 +151,8 @@ struct StormReport {
 
 /// A storm of everything, and at the end the loader is killed without a word.
 pub(crate) fn storm(modules: &Path, policy: &str, neighbour: Option<u64>) -> Result<()> {
+    // The measurements are the module's, and another storm may have been in this guest.
+    unload_all(Duration::from_secs(10))?;
     let session = Session::start(&config(modules, policy))?;
     measure_off_times()?;
     let neighbour = neighbour.map(Neighbour::start).transpose()?;

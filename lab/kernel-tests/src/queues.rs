@@ -1,6 +1,7 @@
 //! Queues of hints as an ordinary user's program has them, and all that it may do wrong with them.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     os::fd::{AsFd, AsRawFd},
     path::Path,
@@ -25,6 +26,7 @@ use crate::{
     intruder::be_user,
     load::pause,
     processes::fork,
+    storm::{measure_off_times, off_times},
     upgrades::{pipe, with_other_hints},
 };
 
@@ -69,6 +71,7 @@ struct QueuesReport {
     counted: [u64; 4],
     owner: [u32; 2],
     contract_violations: u64,
+    off_ns_max: BTreeMap<String, u64>,
     still_running: bool,
 }
 
@@ -324,6 +327,7 @@ fn counted(queue: &Queue) -> Result<(u64, [u64; 4], [u32; 2])> {
 /// Everything that an ordinary user may do with queues.
 pub(crate) fn queues(modules: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "locality"))?;
+    measure_off_times()?;
     let mut report = as_user(|| {
         let mut queue = open()?;
         let start = Instant::now();
@@ -364,6 +368,7 @@ pub(crate) fn queues(modules: &Path) -> Result<()> {
             counted: [0; 4],
             owner: [0; 2],
             contract_violations: 0,
+            off_ns_max: BTreeMap::new(),
             still_running: false,
         })
     })?;
@@ -376,7 +381,8 @@ pub(crate) fn queues(modules: &Path) -> Result<()> {
         .control()
         .upgrade(&Succession { module: Some(&load_copy(&module_of(modules, "locality"))?), ..Succession::default() })?;
     let mut queue = open()?;
-    report.contract_violations = Status::read()?.unwrap_or_default().counts.contract_violations;
+    let status = Status::read()?.unwrap_or_default();
+    (report.contract_violations, report.off_ns_max) = (status.counts.contract_violations, off_times(&status));
     report.still_running = session.is_running();
     let waiting = thread::spawn(move || {
         let start = Instant::now();

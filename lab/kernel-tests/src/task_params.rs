@@ -1,6 +1,6 @@
 //! Parameters of a task: the policy looks at them first, and then goes by them.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result};
 use ekiden_loader::{Beside, ChooseOptions, Inherit, LoadError, Session, Status, Who, choose};
@@ -11,6 +11,7 @@ use crate::{
     guest_tests::config,
     load::{Worker, pause},
     several::beside,
+    storm::{measure_off_times, off_times},
 };
 
 #[derive(Serialize)]
@@ -21,6 +22,7 @@ struct TaskParamsReport {
     /// is set after the others.
     turns: Vec<u64>,
     contract_violations: u64,
+    off_ns_max: BTreeMap<String, u64>,
     still_running: bool,
 }
 
@@ -48,6 +50,7 @@ fn sleep_and_wake(hog: &Worker) -> Result<()> {
 pub(crate) fn task_params(modules: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "eevdf"))?;
     let beside = Session::start(&beside(modules, "fifo", Beside::Others))?;
+    measure_off_times()?;
     let hogs = [Worker::start("spin")?, Worker::start("spin")?];
     hogs.iter().try_for_each(|hog| hog.pin(0))?;
     let mut refusals = Vec::new();
@@ -69,9 +72,14 @@ pub(crate) fn task_params(modules: &Path) -> Result<()> {
         all_turns.push(turns(&hogs[0])? - before);
     }
     hogs.iter().try_for_each(Worker::must_run)?;
-    let contract_violations = Status::read()?.unwrap_or_default().counts.contract_violations;
-    let report =
-        TaskParamsReport { refusals, turns: all_turns, contract_violations, still_running: session.is_running() };
+    let status = Status::read()?.unwrap_or_default();
+    let report = TaskParamsReport {
+        refusals,
+        turns: all_turns,
+        contract_violations: status.counts.contract_violations,
+        off_ns_max: off_times(&status),
+        still_running: session.is_running(),
+    };
     println!("{}", serde_json::to_string(&report)?);
     beside.stop();
     session.stop();

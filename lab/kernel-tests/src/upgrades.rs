@@ -1,6 +1,7 @@
 //! Policies that take over from each other while the machine is busy.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{Read, Write},
     mem::offset_of,
@@ -27,6 +28,7 @@ use crate::{
     interrupted::{Interrupted, interrupted},
     load::{Worker, pause},
     saves::saves,
+    storm::{measure_off_times, off_times},
     watches::{Watched, watched},
 };
 
@@ -278,6 +280,7 @@ struct VersionsReport {
     other_starts_over: Moved,
     policy: Option<String>,
     contract_violations: u64,
+    off_ns_max: BTreeMap<String, u64>,
 }
 
 /// Versions of WFQ take over from each other; the ones that do not run can be unloaded.
@@ -285,6 +288,7 @@ pub(crate) fn versions(modules: &Path) -> Result<()> {
     let wfq = modules.join("ekiden_wfq.ko");
     let workers = ["nap", "yield", "spin"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
     let session = Session::start(&small(modules, "wfq"))?;
+    measure_off_times()?;
     let upgrade = |name: &str, start_over| {
         let params = "slice_min_us=1000";
         let upgrade = Succession { module: Some(name), params, start_over, ..Succession::default() };
@@ -308,9 +312,15 @@ pub(crate) fn versions(modules: &Path) -> Result<()> {
     }
     session.check()?;
     let status = Status::read()?.unwrap_or_default();
-    let (policy, contract_violations) =
-        (status.main().map(|policy| policy.policy.clone()), status.counts.contract_violations);
-    let report = VersionsReport { same, same_module, other_refused, other_starts_over, policy, contract_violations };
+    let report = VersionsReport {
+        same,
+        same_module,
+        other_refused,
+        other_starts_over,
+        policy: status.main().map(|policy| policy.policy.clone()),
+        contract_violations: status.counts.contract_violations,
+        off_ns_max: off_times(&status),
+    };
     println!("{}", serde_json::to_string(&report)?);
     session.stop();
     unload(&third, Duration::from_secs(5))?;
@@ -323,6 +333,7 @@ struct ConvertsReport {
     /// Hints that the successor took before it went wrong.
     hints: u32,
     fault: Option<String>,
+    off_ns_max: BTreeMap<String, u64>,
 }
 
 /// A policy that goes wrong at the third hint gets the first; the second one is left to a version of another layout.
@@ -330,6 +341,7 @@ pub(crate) fn converts(modules: &Path) -> Result<()> {
     let faulty = modules.join("ekiden_faulty.ko");
     let config = |after: u32| format!("call={} fault=0 after={after}", Call::ParseHint as u32);
     let session = Session::start(&Config { params: config(3), ..small(modules, "faulty") })?;
+    measure_off_times()?;
     let hint = || session.control().hint(None, Hint::Now(&1_u64.to_ne_bytes()));
     hint()?;
     let other = load_beside(&with_another_layout("faulty", &altered(&faulty, BUILD_ID, b"\x03\0\0\0GNU\0other")?)?)?;
@@ -337,8 +349,9 @@ pub(crate) fn converts(modules: &Path) -> Result<()> {
     let moved = session.control().upgrade(&Succession { module: Some(&other), params, ..Succession::default() })?.moved;
     session.check()?;
     let hints = (0..10).take_while(|_| hint().is_ok()).count() as u32;
-    let fault = Status::read()?.and_then(|status| status.fault);
-    println!("{}", serde_json::to_string(&ConvertsReport { moved, hints, fault })?);
+    let status = Status::read()?.unwrap_or_default();
+    let off_ns_max = off_times(&status);
+    println!("{}", serde_json::to_string(&ConvertsReport { moved, hints, fault: status.fault, off_ns_max })?);
     session.stop();
     saves(modules)
 }
