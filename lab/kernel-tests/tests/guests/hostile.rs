@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::{
     pool::tests,
+    storm::interrupts_are_off_for_short,
     test_guest::{Machine, TestGuest},
     turns::some_policies,
 };
@@ -35,23 +38,25 @@ fn policies_live_beside_a_hostile_neighbour(guest: &TestGuest) {
     while is_first || uptime() < end {
         is_first = false;
         for policy in some_policies(1) {
-            let report = &guest.guest_test(&format!("storm --policy {policy} --neighbour {seed}"))[0];
-            println!("{policy} {report}");
-            let (still_running, back) = (&report["still_running"], &report["back_after_kill"]);
-            assert_eq!((still_running, back), (&true.into(), &true.into()), "{report}");
-            assert_eq!(
-                (&report["contract_violations"], &report["unexpected_transitions"]),
-                (&0.into(), &0.into()),
-                "{report}"
-            );
-            let deeds = report["deeds"].as_object().unwrap();
-            let done = deeds.values().filter(|count| count.as_u64() > Some(0)).count();
-            assert!(done > 10, "{report}");
-            let has_queues = ["arbiter", "eevdf", "locality"].contains(&policy);
-            assert_eq!(deeds["hints"].as_u64() > Some(0), has_queues, "{report}");
+            interrupts_are_off_for_short(guest, || storm_beside_a_neighbour(guest, policy, seed));
             seed += 1;
         }
     }
+}
+
+/// Returns for how long interrupts were off in it at most because of each kind of event.
+fn storm_beside_a_neighbour(guest: &TestGuest, policy: &str, seed: u64) -> Value {
+    let report = &guest.guest_test(&format!("storm --policy {policy} --neighbour {seed}"))[0];
+    println!("{policy} {report}");
+    let (still_running, back) = (&report["still_running"], &report["back_after_kill"]);
+    assert_eq!((still_running, back), (&true.into(), &true.into()), "{report}");
+    assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
+    let deeds = report["deeds"].as_object().unwrap();
+    let done = deeds.values().filter(|count| count.as_u64() > Some(0)).count();
+    assert!(done > 10, "{report}");
+    let has_queues = ["arbiter", "eevdf", "locality"].contains(&policy);
+    assert_eq!(deeds["hints"].as_u64() > Some(0), has_queues, "{report}");
+    report["off_ns_max"].clone()
 }
 
 fn in_parallel_policies_live_beside_a_hostile_neighbour(guest: &TestGuest) {

@@ -1,7 +1,7 @@
 //! The modules' sources on another stock kernel: features are found in its BTF, not by its number.
 
 use crate::{
-    beyond,
+    beyond, kernel,
     pool::tests,
     test_guest::{Machine, TestGuest},
     turns::of_today,
@@ -20,10 +20,7 @@ fn a_full_task_table_starves_no_task_on_an_older_kernel(guest: &TestGuest) {
 
 fn policies_run_on_an_older_kernel_too(guest: &TestGuest) {
     for policy in of_today(2, 0).into_iter().map(|turn| ["fifo", "wfq"][turn]) {
-        let report = &guest.guest_test(&format!("storm --modules /lab --policy {policy}"))[0];
-        assert_eq!(report["still_running"], true, "{report}");
-        assert_eq!(report["contract_violations"], 0, "{report}");
-        assert_eq!(report["back_after_kill"], true, "{report}");
+        kernel::storm(guest, &[policy]);
     }
     let reports =
         guest.guest_test("faults --modules /lab --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
