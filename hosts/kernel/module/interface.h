@@ -112,6 +112,7 @@ struct ekiden_stops {
 
 extern struct ekiden_stops ekiden_stops;
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns);
+u64 ekiden_wait_for_events(void);
 void ekiden_note_grace(u64 ns);
 void ekiden_stop_ended(void);
 

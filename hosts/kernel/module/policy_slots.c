@@ -299,19 +299,6 @@ static long create_first(struct ekiden_policy_slot *policy_slot, struct ekiden_i
 	return ret ? ekiden_policy_refused(instance, ret, reason) : 0;
 }
 
-/*
- * Whatever events did not see is over when this returns. Each of them is in an operation of sched_ext, an interrupt or a
- * kfunc, with its CPU kept. So no CPU has to stand still, and one that has lost its processor is waited for, however long
- * that takes.
- */
-static u64 wait_for_events(void)
-{
-	u64 start = ktime_get_mono_fast_ns();
-
-	synchronize_rcu();
-	return ktime_get_mono_fast_ns() - start;
-}
-
 /* The engine has a policy slot for it, or an error. */
 static s64 come(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance, void *made)
 {
@@ -365,20 +352,20 @@ static long create_another(struct ekiden_policy_slot *policy_slot, struct ekiden
 	if (!made || (s64)made == LEFT)
 		return ekiden_policy_refused(instance, made ? LEFT : -EINVAL, reason);
 	if (ekiden_rs_begin_several())
-		waited_ns = wait_for_events();
+		waited_ns = ekiden_wait_for_events();
 	number = come(policy_slot, instance, made);
 	if (number < 0) {
-		wait_for_events();
+		ekiden_wait_for_events();
 		return number == LEFT ? -EIO : number;
 	}
 	/* The engine takes the first policy slot that is free, and so do we. */
 	WARN_ON_ONCE(&ekiden_running.policy_slots[number] != policy_slot);
-	waited_ns += wait_for_events();
+	waited_ns += ekiden_wait_for_events();
 	ekiden_note_grace(waited_ns);
 	if (has_come(number, is_default) != LEFT)
 		return 0;
 	/* The engine has panicked, and what is freed now is not called. */
-	wait_for_events();
+	ekiden_wait_for_events();
 	return -EIO;
 }
 
@@ -458,7 +445,7 @@ static void all_see(void)
 {
 	struct ekiden_outcome outcome = {};
 
-	ekiden_note_grace(wait_for_events());
+	ekiden_note_grace(ekiden_wait_for_events());
 	rcu_read_lock();
 	preempt_disable();
 	if (ekiden_run_guarded(ekiden_rs_all_see, &outcome, 0, 0, 0, 0) != LEFT)

@@ -219,6 +219,19 @@ int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 	return ret ? -EINTR : 0;
 }
 
+/*
+ * What events did not see is over when this returns. Each of them is in an operation of sched_ext, an interrupt or a
+ * kfunc, with its CPU kept. So no CPU has to stand still, and one that has lost its processor is waited for, however long
+ * that takes. Returns how long it took.
+ */
+u64 ekiden_wait_for_events(void)
+{
+	u64 start = ktime_get_mono_fast_ns();
+
+	synchronize_rcu();
+	return ktime_get_mono_fast_ns() - start;
+}
+
 /* No CPU stood still for a change, which all have seen after so long. Serialised by the caller. */
 void ekiden_note_grace(u64 ns)
 {
