@@ -246,7 +246,11 @@ impl std::fmt::Display for Report<'_> {
                 unread.join(" --set ")
             )?;
         }
-        write!(f, "no CPU waited longer than {:.1} µs; `ekiden status` shows how it fares", *wait_ns as f64 / 1000.0)
+        write!(
+            f,
+            "no CPU waited longer than {:.1} µs at once; `ekiden status` shows how it fares",
+            *wait_ns as f64 / 1000.0
+        )
     }
 }
 

@@ -26,6 +26,8 @@ enum Planted {
     LookOnce,
     /// That nothing is attached is said before that there is no policy.
     DetachedFirst,
+    /// Who was refused says that nothing is attached, whatever there is.
+    AlwaysDetaches,
 }
 
 struct Model {
@@ -49,6 +51,8 @@ impl Model {
     /// Attaches, has an event, and detaches. Whether it did.
     fn attach(&self) -> bool {
         if self.nr.load(Acquire) == 0 || self.attached.compare_exchange(DETACHED, ATTACHED, AcqRel, Relaxed).is_err() {
+            // As sched_ext does.
+            self.detach();
             return false;
         }
         let is_there = self.planted == Planted::LookOnce || self.nr.load(Acquire) > 0;
@@ -56,8 +60,16 @@ impl Model {
             // SAFETY: loom keeps the pointer good.
             self.engine.with(|engine| assert!(unsafe { *engine }, "an event finds no engine"));
         }
-        self.attached.store(DETACHED, Release);
+        self.detach();
         is_there
+    }
+
+    fn detach(&self) {
+        if self.planted == Planted::AlwaysDetaches {
+            self.attached.store(DETACHED, Release);
+        } else {
+            let _ = self.attached.compare_exchange(ATTACHED, DETACHED, AcqRel, Relaxed);
+        }
     }
 
     /// With the mutex. Whether all is freed.
@@ -85,28 +97,27 @@ impl Model {
     }
 }
 
-/// So many attach while all is freed, and perhaps made anew.
+/// So many attach, one after the other, while all is freed, and perhaps made anew.
 fn check(attach: usize, is_made_anew: bool, preemptions: Option<usize>, planted: Planted) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.check(move || {
         let model = Model::new(planted);
-        let others: Vec<_> = (0..attach)
-            .map(|_| {
-                let model = model.clone();
-                thread::spawn(move || model.attach())
-            })
-            .collect();
+        // sched_ext has one scheduler at a time.
+        let other = {
+            let model = model.clone();
+            thread::spawn(move || (0..attach).map(|_| model.attach()).collect::<Vec<bool>>())
+        };
         let is_freed = model.free_all();
         if is_freed && is_made_anew {
             model.create();
         }
-        let have: Vec<bool> = others.into_iter().map(|other| other.join().unwrap()).collect();
+        let have = other.join().unwrap();
         assert_eq!(model.attached.load(Acquire), DETACHED, "something is attached still");
         let is_there = model.nr.load(Acquire) > 0;
         assert_eq!(is_there, !is_freed || is_made_anew);
-        // Who attaches keeps the policy, and frees it later.
-        assert!(is_freed || have.contains(&true) || attach > 1, "the policy is kept for nothing");
+        // The one that attaches keeps the policy, and frees it later.
+        assert!(is_freed || have.contains(&true), "the policy is kept for nothing");
     });
 }
 
@@ -117,9 +128,9 @@ fn who_attaches_finds_an_engine_or_is_refused() {
 }
 
 #[test]
-fn two_that_attach_find_an_engine_or_are_refused() {
-    check(2, false, Some(2), Planted::Nothing);
-    check(2, true, Some(2), Planted::Nothing);
+fn one_that_attaches_after_another_finds_an_engine_or_is_refused() {
+    check(2, false, None, Planted::Nothing);
+    check(2, true, None, Planted::Nothing);
 }
 
 /// The model sees what it is there for.
@@ -127,6 +138,12 @@ fn two_that_attach_find_an_engine_or_are_refused() {
 #[should_panic(expected = "an event finds no engine")]
 fn with_one_look_one_attaches_to_what_was_freed() {
     check(1, false, None, Planted::LookOnce);
+}
+
+#[test]
+#[should_panic]
+fn one_that_was_refused_ends_what_frees_all_if_it_detaches_in_any_case() {
+    check(2, false, None, Planted::AlwaysDetaches);
 }
 
 #[test]

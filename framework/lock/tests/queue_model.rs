@@ -88,7 +88,7 @@ impl Queue {
         self.busy.store(0, Release);
     }
 
-    /// The policy was taken out. Whoever has the bit may still take hints; the engine hands them to no policy.
+    /// The policy was taken out. A CPU that has the bit may still take hints; the engine hands them to no policy.
     fn end(&self) {
         let _ = self.state.compare_exchange(OPEN, POLICY_GONE, AcqRel, Relaxed);
     }

@@ -215,8 +215,12 @@ static DECLARE_WORK(reap_work, reap_later);
 
 void ekiden_do_detach(void)
 {
-	/* Pairs with the exchange in free_all(): what events did comes before what they used is freed. */
-	smp_store_release(&ekiden_running.attached, EKIDEN_DETACHED);
+	/*
+	 * Pairs with the exchange in free_all(): what events did comes before what they used is freed. sched_ext also says that it
+	 * stops where it was refused, and all may be freed at that time, which is not for it to end.
+	 */
+	if (cmpxchg(&ekiden_running.attached, EKIDEN_ATTACHED, EKIDEN_DETACHED) != EKIDEN_ATTACHED)
+		return;
 	ekiden_status_changed();
 	schedule_work(&reap_work);
 }

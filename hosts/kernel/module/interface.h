@@ -100,7 +100,7 @@ struct ekiden_stops {
 	u64 slow;    /* after more, as a CPU did not come in time */
 	u64 wait_ns; /* how long CPUs stood still at most, the last time, if only for a meeting that was given up */
 	u64 wait_ns_max;
-	int wait_max_cpu; /* for which CPU that longest meeting was given up; -1 if it was not */
+	int wait_max_cpu; /* for which CPU that longest meeting was given up; -1 if it was not, or all had come by then */
 	u64 took_ns;	  /* how long it took from the wish until it was done, the last time */
 	u64 took_ns_max;
 	int took_max_cpu; /* for which CPU a meeting of that longest stop was given up last; -1 if none was */

@@ -189,8 +189,8 @@ static u64 patience_most_us(u64 start)
 
 /*
  * Runs `work` while all other CPUs stand still, with interrupts off. `wait_ns` is the time from when the first one stopped until
- * all may go on, in the longest meeting, those that were given up among them: none waits longer at once. It tries until all have met, or a signal comes: -EINTR, and `work` has not run. Serialised by the
- * caller, which does not hold cpus_read_lock().
+ * all may go on, in the longest meeting, those that were given up among them: no CPU waits longer without a break. It tries until
+ * all have met, or a signal comes: -EINTR, and `work` has not run. Serialised by the caller, which does not hold cpus_read_lock().
  */
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 {

@@ -131,7 +131,10 @@ impl Sharing {
     /// Judges.
     pub fn new(kernel: &str, policy: &str, rows: Vec<SharingRow>, still_scheduler: bool) -> Self {
         let lost = rows.iter().map(|row| 1.0 - row.policy - row.batch).max_by(f64::total_cmp);
-        let taken = rows.iter().map(|row| 1.0 - row.policy / row.policy_alone).max_by(f64::total_cmp);
+        // Without any time alone there is nothing to compare with, and nothing is met.
+        let taken_of =
+            |row: &SharingRow| if row.policy_alone > 0.0 { 1.0 - row.policy / row.policy_alone } else { 1.0 };
+        let taken = rows.iter().map(taken_of).max_by(f64::total_cmp);
         let limits = vec![Self::LIMIT.judge(lost), Self::TAKEN.judge(taken)];
         Self {
             bench: "share".into(),
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(met(0.05, 0.94), [true, false]);
         // It had no time alone.
         let none = SharingRow { wanted: 0.5, policy_alone: 0.0, policy: 0.0, batch: 1.0 };
-        assert!(!Sharing::new("7", "fifo", vec![none], true).passed);
+        assert!(!Sharing::new("7", "fifo", vec![row(0.49, 0.5), none], true).passed);
         assert!(!Sharing::new("7", "fifo", Vec::new(), true).passed);
     }
 }

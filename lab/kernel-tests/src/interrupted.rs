@@ -1,4 +1,4 @@
-//! Upgrades that signals end, while CPUs do not wait for each other: the old policy goes on.
+//! Upgrades that signals end, while CPUs do not wait for each other: the old policy still runs.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},

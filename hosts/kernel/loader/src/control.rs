@@ -64,7 +64,7 @@ pub struct Succession<'a> {
 pub struct Upgrade {
     /// How the tasks came over.
     pub moved: Moved,
-    /// How long a CPU waited at most, in nanoseconds.
+    /// How long a CPU waited at once at most, in nanoseconds.
     pub wait_ns: u64,
     /// How many tasks there were.
     pub tasks: u64,

@@ -67,7 +67,7 @@ pub struct Stops {
     pub wait_ns: u64,
     /// How long a CPU stood still at most, the longest time, in nanoseconds.
     pub wait_ns_max: u64,
-    /// The CPU for which that longest meeting was given up; negative if it was not.
+    /// The CPU for which that longest meeting was given up; negative if it was not, or all had come by then.
     pub wait_max_cpu: i32,
     /// How long it took from the wish until it was done, the last time, in nanoseconds.
     pub took_ns: u64,
