@@ -206,16 +206,21 @@ fn a_replay_stops_in_the_policy_under_a_debugger() {
     assert!(output.status.success());
     let gdb = Command::new("gdb").arg("--version").output();
     assert!(gdb.is_ok_and(|output| output.status.success()), "there is no gdb: scripts/prepare tests installs it");
-    let stop = |command: &mut Command| {
-        let output = command.current_dir(&directory).args(["replay", "out", "--stop-at", "3"]).output().unwrap();
+    let stop_at = |call: &str, command: &mut Command| {
+        let output = command.current_dir(&directory).args(["replay", "out", "--stop-at", call]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         (output.status.code(), text)
     };
     let program = env!("CARGO_BIN_EXE_ekiden");
     // Without a terminal it ends at the end of its input, which is where it stopped.
-    let (_, shown) = stop(Command::new(program).stdin(std::process::Stdio::null()));
-    assert!(shown.contains("ekiden_policies::wfq::") && shown.contains("Temporary breakpoint"), "{shown}");
-    let (code, shown) = stop(Command::new(program).env("PATH", "/nowhere"));
+    // The methods are long and short, and not all of them the policy's own.
+    for call in ["3", "30", "200", "500"] {
+        let (_, shown) = stop_at(call, Command::new(program).stdin(std::process::Stdio::null()));
+        let is_there = shown.contains("\nTemporary breakpoint 2, ") || shown.contains("\nTemporary breakpoint 3, ");
+        assert!(is_there, "call {call}: {shown}");
+        assert!(call != "3" || shown.contains("ekiden_policies::wfq::"), "{shown}");
+    }
+    let (code, shown) = stop_at("3", Command::new(program).env("PATH", "/nowhere"));
     assert_eq!(code, Some(115), "{shown}");
     assert!(shown.contains("apt-get install gdb") && shown.contains("'break ekiden_replay_stop'"), "{shown}");
 }
