@@ -101,7 +101,7 @@ fn change_while_cpus_look(forgotten: Forgotten, cpus: &'static [bool]) {
             model.ask_anew();
         }
         for cpu in 0..cpus.len() {
-            assert_eq!(model.first[cpu].load(Relaxed), 0, "a turn by the old order goes on");
+            assert_eq!(model.first[cpu].load(Relaxed), 0, "a turn by the old order has not ended");
             // The CPU is kicked.
             let (asked, is_found) = model.pick(cpu);
             assert_eq!((asked.first(), is_found), (Some(&1), true), "the CPU believes what it found before");
@@ -133,7 +133,7 @@ fn what_is_forgotten_too_early_is_found_again() {
 }
 
 #[test]
-#[should_panic(expected = "a turn by the old order goes on")]
+#[should_panic(expected = "a turn by the old order has not ended")]
 fn a_turn_that_ends_too_early_begins_again() {
     change_while_cpus_look(Forgotten::BeforeItIsPublished, &[true]);
 }
