@@ -121,7 +121,10 @@ static __poll_t queue_poll(struct file *file, struct poll_table_struct *table)
 	__poll_t ready = 0;
 
 	poll_wait(file, &queue->wait, table);
-	/* Pairs with the barriers of wq_has_sleeper() where a notice is written and where the policy goes; poll_wait() has one since Linux 6.14 only. */
+	/*
+	 * Pairs with the barriers of wq_has_sleeper() where a notice is written and where the policy goes; poll_wait() has one since
+	 * Linux 6.14 only.
+	 */
 	smp_mb();
 	/* What the program says of its tail concerns only itself. */
 	if (word(queue, AT_DOWN_TAIL) != READ_ONCE(queue->down_head))

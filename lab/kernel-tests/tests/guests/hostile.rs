@@ -52,7 +52,7 @@ fn storm_beside_a_neighbour(guest: &TestGuest, policy: &str, seed: u64) -> Value
     assert_eq!((still_running, back), (&true.into(), &true.into()), "{report}");
     assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     let deeds = report["deeds"].as_object().unwrap();
-    let done = deeds.values().filter(|count| count.as_u64() > Some(0)).count();
+    let done = deeds.iter().filter(|(deed, count)| *deed != "hints" && count.as_u64() > Some(0)).count();
     assert!(done > 10, "{report}");
     let has_queues = ["arbiter", "eevdf", "locality"].contains(&policy);
     assert!(has_queues || deeds["hints"] == 0, "{report}");

@@ -351,8 +351,6 @@ fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(guest: 
     let stops = |key: &str| report["stops"][key].as_u64().unwrap();
     // In a microsecond no CPU comes.
     assert!(stops("slow") > 0 && stops("quick") + stops("slow") == 60, "{report}");
-    // So the longest time was for one of the two, unless that came just when it was given up.
-    assert!((-1..2).contains(&report["stops"]["took_max_cpu"].as_i64().unwrap()), "{report}");
     let number = |key: &str| report[key].as_u64().unwrap();
     // A signal ends what has not met, so that CPUs stood still for nothing, and no less than they have patience for.
     assert!(number("interrupted") > 0 && number("noted") > number("interrupted") / 2, "{report}");
