@@ -290,7 +290,7 @@ impl<'a> Cx<'a> {
     /// Has an idle CPU look for work, if there is one on which `task` may run. For a call that puts a token into a queue that
     /// CPUs share, after that: sched_ext wakes up the CPU for which a task was woken, and knows of no other that could
     /// have it. No wake-up is lost: a CPU that found the queue empty before, and is idle only after this, looks once more. No CPU is
-    /// named twice before it has looked. None is kicked while the task is just being placed on an idle CPU anyway.
+    /// named twice before it has looked. If it takes another task then, a further idle CPU is told of this one. None is kicked while the task is just being placed on an idle CPU anyway.
     pub fn kick_idle(&self, task: TaskId) -> Option<CpuId> {
         self.kick_one_idle(task, None)
     }

@@ -106,7 +106,7 @@ impl<P: Policy> Engine<P> {
         // No policy has the CPU, so none overtakes.
         self.cpu(cpu).rank.store(NO_RANK, Relaxed);
         if self.idle.note(cpu, false) {
-            self.found_something(handling, cpu);
+            self.found_something(handling, cpu, task);
         }
         true
     }

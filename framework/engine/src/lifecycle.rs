@@ -69,6 +69,9 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn cpu_offline(&self, handling: &mut Handling<'_>) {
         let leaving = handling.event.cpu;
         self.owe_none(leaving);
+        if let Some(task) = self.idle.was_told(leaving) {
+            self.pass_on(handling, leaving, task, TaskId::NONE);
+        }
         self.tell_all(handling, Call::CpuOffline, leaving);
         for view in self.tasks.iter() {
             if view.state.phase() != Phase::Ready || view.state.cpu() != leaving {

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::{Call, CpuId};
+use ekiden::{Call, CpuId, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Outcome, Status};
 
@@ -30,7 +30,7 @@ impl<P: Policy> Engine<P> {
             handling.outcome.cpu = 1;
         }
         if !self.idle.note(cpu, true) {
-            if self.idle.can_be_taken(cpu) {
+            if self.idle.was_told(cpu).is_some() {
                 self.look_again(&mut handling.rare(), cpu, before);
             }
             return;
@@ -61,8 +61,11 @@ impl<P: Policy> Engine<P> {
         self.policy_slots.iter().filter(listens).for_each(|policy_slot| self.tell_idle(handling, policy_slot, cpu));
     }
 
-    /// A CPU that has found nothing runs something again.
-    pub(crate) fn found_something(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+    /// A CPU that has found nothing runs something again, which is `task`.
+    pub(crate) fn found_something(&self, handling: &mut Handling<'_>, cpu: CpuId, task: TaskId) {
+        if let Some(told_of) = self.idle.was_told(cpu).filter(|told_of| *told_of != task) {
+            self.pass_on(handling, cpu, told_of, task);
+        }
         let told = self.cpu(cpu).idle_known.take();
         if told == 0 {
             return;
@@ -71,6 +74,16 @@ impl<P: Policy> Engine<P> {
             if told & bit(policy_slot.index) != 0 && policy_slot.calls().has(Call::ExitIdle) && policy_slot.is_taken() {
                 self.tell_cpu(handling, policy_slot, Call::ExitIdle, cpu);
             }
+        }
+    }
+
+    /// An idle CPU was told of a task, and took another one: that a CPU looks for the task is up to a further one.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pass_on(&self, handling: &mut Handling<'_>, cpu: CpuId, task: TaskId, taken: TaskId) {
+        if self.tasks.get(task).is_some_and(|entry| entry.state().phase().is_waiting()) {
+            let next = self.idle.pass_on(cpu, task, taken, |cpu| self.host.may_run(task, cpu));
+            next.into_iter().for_each(|cpu| handling.outcome.kicks.add(cpu));
         }
     }
 

@@ -250,7 +250,7 @@ impl<P: Policy> Engine<P> {
             Counters::count(&self.counters(cpu, policy_slot).migrations);
         }
         if self.idle.note(cpu, false) {
-            self.found_something(&mut handling.rare(), cpu);
+            self.found_something(&mut handling.rare(), cpu, raw.task);
         }
         true
     }
@@ -394,7 +394,7 @@ impl<P: Policy> Engine<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn kick_another(&self, handling: &mut Handling<'_>, task: TaskId) {
-        if let Some(idle) = self.idle.take(&[], |cpu| self.host.may_run(task, cpu)) {
+        if let Some(idle) = self.idle.take(task, None, None, |cpu| self.host.may_run(task, cpu)) {
             handling.outcome.kicks.add(idle);
         }
     }

@@ -15,9 +15,12 @@ use atomics::{
     AtomicU32,
     Ordering::{AcqRel, Acquire, Release},
 };
+use ekiden::TaskId;
 use idle::IdleCpus;
 use loom::{sync::Arc, thread};
 use wakeups::Wish;
+
+const TASK: TaskId = TaskId { slot: 1, generation: 1 };
 
 /// Tasks that any CPU may take, and the idle CPUs that are told of them.
 struct Queue {
@@ -34,7 +37,7 @@ impl Queue {
     fn hand(&self) -> Option<u32> {
         // The policy has a lock, and says to the CPU which comes later what this one did.
         self.tasks.fetch_add(1, AcqRel);
-        self.idle.take(&[], |_| true)
+        self.idle.take(TASK, None, None, |_| true)
     }
 
     /// A CPU looks for work until it has some, or idles. Whether it has.
@@ -45,7 +48,7 @@ impl Queue {
                 self.idle.note(cpu, false);
                 return true;
             }
-            if !self.idle.note(cpu, true) && !self.idle.can_be_taken(cpu) {
+            if !self.idle.note(cpu, true) && self.idle.was_told(cpu).is_none() {
                 return false;
             }
             if !self.idle.handed.came_since(before) {
@@ -139,6 +142,53 @@ fn no_cpu_is_kicked_for_two_tasks() {
         });
         let kicked = [queue.hand(), other.join().unwrap()];
         assert!(kicked == [Some(0), Some(1)] || kicked == [Some(1), Some(0)], "{kicked:?}");
+    });
+}
+
+/// CPU 0, told of one task, has taken the one that CPU 1 was told of, while CPU 1 takes a third. What is left is for CPU 2, whoever of the
+/// two says so.
+#[test]
+fn what_two_cpus_leave_is_passed_on_to_a_third() {
+    check_three(|| {
+        let [left, taken, third] = [1, 2, 3].map(|slot| TaskId { slot, generation: 1 });
+        let idle = Arc::new(IdleCpus::new(3));
+        (0..3).for_each(|cpu| assert!(idle.note(cpu, true)));
+        assert_eq!([left, taken].map(|task| idle.take(task, None, None, |_| true)), [Some(0), Some(1)]);
+        // What `found_something` does.
+        let runs = move |idle: &IdleCpus, cpu: u32, task: TaskId| {
+            assert!(idle.note(cpu, false));
+            let told_of = idle.was_told(cpu).filter(|told_of| *told_of == left)?;
+            idle.pass_on(cpu, told_of, task, |_| true)
+        };
+        let other = thread::spawn({
+            let idle = idle.clone();
+            move || runs(&idle, 1, third)
+        });
+        let kicked = [runs(&idle, 0, taken), other.join().unwrap()];
+        assert!(kicked.contains(&Some(2)), "{kicked:?}");
+        assert_eq!([0, 1, 2].map(|cpu| idle.was_told(cpu)), [None, None, Some(left)]);
+    });
+}
+
+/// An idle CPU begins to run something just as it is told of a task: it passes that on, or is not told.
+#[test]
+fn a_cpu_that_begins_to_run_passes_on_what_it_is_told_of() {
+    loom::model(|| {
+        let queue = Queue::new();
+        queue.look(0);
+        let other = thread::spawn({
+            let queue = queue.clone();
+            move || {
+                assert!(queue.idle.note(0, false));
+                queue.idle.was_told(0)
+            }
+        });
+        let told = queue.idle.take(TASK, None, None, |_| true);
+        let seen = other.join().unwrap();
+        // It may have heard of it at once with what has it told.
+        assert!(told == Some(0) || seen.is_none(), "it passes on what another CPU is told of as well");
+        assert!(told.is_none() || seen == Some(TASK), "it runs something else, and what it was told of waits");
+        assert_eq!(queue.idle.was_told(0), None);
     });
 }
 

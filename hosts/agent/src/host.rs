@@ -182,11 +182,7 @@ impl Host for AgentHost {
     }
 
     fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
-        let usable = self.usable(task);
-        match among {
-            Some(among) => self.idle.take(&[&usable, among.as_words()], |_| true),
-            None => self.idle.take(&[&usable], |_| true),
-        }
+        self.idle.take(task, Some(&self.usable(task)), among.map(CpuMask::as_words), |_| true)
     }
 
     fn running(&self, cpu: CpuId) -> Option<Running> {

@@ -264,11 +264,9 @@ impl Host for SimHost {
     }
 
     fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
-        self.with_cpus(task, |allowed| match among {
-            Some(among) => self.idle.take(&[allowed.as_words(), among.as_words()], |_| true),
-            None => self.idle.take(&[allowed.as_words()], |_| true),
-        })
-        .flatten()
+        let take =
+            |allowed: &CpuMask| self.idle.take(task, Some(allowed.as_words()), among.map(CpuMask::as_words), |_| true);
+        self.with_cpus(task, take).flatten()
     }
 
     fn notify(&self, queue: QueueId, notice: &[u8]) -> Result<(), NotTold> {

@@ -51,11 +51,8 @@ impl Host for ExplorerHost {
         answers.claim(token, cpu, |task, cpu| self.may_run(task, cpu))
     }
 
-    fn take_idle(&self, _: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
-        match among {
-            Some(among) => self.idle.take(&[among.as_words()], |_| true),
-            None => self.idle.take(&[], |_| true),
-        }
+    fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
+        self.idle.take(task, None, among.map(CpuMask::as_words), |_| true)
     }
 }
 

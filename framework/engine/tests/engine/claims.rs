@@ -49,8 +49,7 @@ impl Host for Machine {
     }
 
     fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
-        let all = CpuMask::first_n(CPUS);
-        self.idle.take(&[among.unwrap_or(&all).as_words()], |cpu| self.may_run(task, cpu))
+        self.idle.take(task, None, among.map(CpuMask::as_words), |cpu| self.may_run(task, cpu))
     }
 
     fn running(&self, cpu: CpuId) -> Option<Running> {
@@ -111,6 +110,12 @@ impl Bench {
         let outcome = self.event(EventKind::Pick, cpu, TaskId::NONE, 0);
         assert!(outcome.kicks.is_empty(), "{outcome:?}");
         (outcome.status == Status::Run as i32).then_some(outcome.host_task)
+    }
+
+    /// What runs on `cpu` sleeps, and there is nothing else.
+    fn sleep(&self, cpu: CpuId) {
+        let task = TaskId::from_bits(self.host.runs[cpu as usize].load(Relaxed));
+        assert_eq!(self.event(EventKind::Pick, cpu, task, 0).status, Status::Done as i32);
     }
 
     fn forbid(&self, task: TaskId, cpu: CpuId, is_forbidden: bool) {
@@ -317,78 +322,133 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..120)
 }
 
+/// Against the plainest model: a list, from which a CPU takes the first that may run there. And whenever nothing is under way, no
+/// task waits while a CPU that could have it idles without having been told.
+fn check_list(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let bench = Bench::new::<GlobalFifo>();
+    let tasks: Vec<TaskId> = (0..u64::from(TASKS)).map(|name| bench.task(name)).collect();
+    let mut waiting: Vec<usize> = Vec::new();
+    let mut running = [None::<usize>; CPUS as usize];
+    let mut idle = [false; CPUS as usize];
+    let mut kicked = [false; CPUS as usize];
+    for step in steps {
+        let outcome = match step {
+            Step::Wake(task, cpu) if !waiting.contains(&task) && !running.contains(&Some(task)) => {
+                let cpu = if bench.host.may_run(tasks[task], cpu) { cpu } else { 0 };
+                waiting.push(task);
+                bench.event(EventKind::Enqueue, cpu, tasks[task], enqueue_flags::WAKEUP)
+            }
+            Step::Look(cpu) | Step::Sleep(cpu) | Step::Yield(cpu) => {
+                let previous = running[cpu as usize].take();
+                let (id, flags) = match (step, previous) {
+                    (Step::Yield(_), Some(task)) => (tasks[task], pick_flags::PREV_RUNNABLE),
+                    (Step::Sleep(_), Some(task)) => (tasks[task], 0),
+                    (_, Some(task)) => {
+                        running[cpu as usize] = Some(task);
+                        continue;
+                    }
+                    _ => (TaskId::NONE, 0),
+                };
+                kicked[cpu as usize] = false;
+                let leaving = previous.filter(|_| flags != 0);
+                waiting.extend(leaving);
+                let next =
+                    waiting.iter().position(|task| bench.host.may_run(tasks[*task], cpu) || Some(*task) == leaving);
+                let expected = next.map(|at| waiting.remove(at));
+                let mut outcome = bench.event(EventKind::Pick, cpu, id, flags);
+                let is_run = outcome.status == Status::Run as i32 || outcome.status == Status::KeepPrevious as i32;
+                prop_assert_eq!(is_run.then_some(outcome.host_task as usize), expected);
+                running[cpu as usize] = expected;
+                idle[cpu as usize] = expected.is_none();
+                if let Some(task) = leaving.filter(|task| Some(*task) != expected) {
+                    // It has left.
+                    let queued = bench.event(EventKind::Enqueue, cpu, tasks[task], 0);
+                    queued.kicks.iter().for_each(|cpu| outcome.kicks.add(cpu));
+                }
+                outcome
+            }
+            Step::Forbid(task, cpu, is) => {
+                // While it sleeps.
+                if !waiting.contains(&task) && !running.contains(&Some(task)) {
+                    bench.forbid(tasks[task], cpu, is);
+                }
+                continue;
+            }
+            Step::Wake(..) => continue,
+        };
+        outcome.kicks.iter().for_each(|cpu| kicked[cpu as usize] = true);
+        let told = kicked.iter().zip(&idle).filter(|(kicked, idle)| **kicked && **idle).count();
+        for cpu in (0..CPUS).filter(|cpu| idle[*cpu as usize] && !kicked[*cpu as usize]) {
+            let could = waiting.iter().filter(|task| bench.host.may_run(tasks[**task], cpu)).count();
+            prop_assert!(could <= told, "CPU {} idles while {:?} wait, and {} look for them", cpu, waiting, told);
+        }
+    }
+    prop_assert_eq!(bench.engine.contract_violations(), (0, None));
+    prop_assert_eq!(bench.engine.totals().unexpected_transitions, 0);
+    // All that wait run in the end.
+    while !waiting.is_empty() {
+        let outcome = bench.event(EventKind::Pick, 0, TaskId::NONE, 0);
+        prop_assert_eq!(outcome.host_task as usize, waiting.remove(0));
+        bench.event(EventKind::Block, 0, outcome.task, 0);
+    }
+    prop_assert!(bench.engine.tasks().iter().all(|view| view.state.phase() != Phase::Ready));
+    Ok(())
+}
+
 proptest! {
-    /// Against the plainest model: a list, from which a CPU takes the first that may run there. And whenever nothing is under way, no
-    /// task waits while a CPU that could have it idles without having been told.
     #[test]
     fn a_global_fifo_is_a_list_and_no_cpu_idles_beside_work(steps in steps()) {
-        let bench = Bench::new::<GlobalFifo>();
-        let tasks: Vec<TaskId> = (0..u64::from(TASKS)).map(|name| bench.task(name)).collect();
-        let mut waiting: Vec<usize> = Vec::new();
-        let mut running = [None::<usize>; CPUS as usize];
-        let mut idle = [false; CPUS as usize];
-        let mut kicked = [false; CPUS as usize];
-        for step in steps {
-            let outcome = match step {
-                Step::Wake(task, cpu) if !waiting.contains(&task) && !running.contains(&Some(task)) => {
-                    let cpu = if bench.host.may_run(tasks[task], cpu) { cpu } else { 0 };
-                    waiting.push(task);
-                    bench.event(EventKind::Enqueue, cpu, tasks[task], enqueue_flags::WAKEUP)
-                }
-                Step::Look(cpu) | Step::Sleep(cpu) | Step::Yield(cpu) => {
-                    let previous = running[cpu as usize].take();
-                    let (id, flags) = match (step, previous) {
-                        (Step::Yield(_), Some(task)) => (tasks[task], pick_flags::PREV_RUNNABLE),
-                        (Step::Sleep(_), Some(task)) => (tasks[task], 0),
-                        (_, Some(task)) => {
-                            running[cpu as usize] = Some(task);
-                            continue;
-                        }
-                        _ => (TaskId::NONE, 0),
-                    };
-                    kicked[cpu as usize] = false;
-                    let leaving = previous.filter(|_| flags != 0);
-                    waiting.extend(leaving);
-                    let next = waiting.iter().position(|task| bench.host.may_run(tasks[*task], cpu) || Some(*task) == leaving);
-                    let expected = next.map(|at| waiting.remove(at));
-                    let mut outcome = bench.event(EventKind::Pick, cpu, id, flags);
-                    let is_run = outcome.status == Status::Run as i32 || outcome.status == Status::KeepPrevious as i32;
-                    prop_assert_eq!(is_run.then_some(outcome.host_task as usize), expected);
-                    running[cpu as usize] = expected;
-                    idle[cpu as usize] = expected.is_none();
-                    if let Some(task) = leaving.filter(|task| Some(*task) != expected) {
-                        // It has left.
-                        let queued = bench.event(EventKind::Enqueue, cpu, tasks[task], 0);
-                        queued.kicks.iter().for_each(|cpu| outcome.kicks.add(cpu));
-                    }
-                    outcome
-                }
-                Step::Forbid(task, cpu, is) => {
-                    // While it sleeps.
-                    if !waiting.contains(&task) && !running.contains(&Some(task)) {
-                        bench.forbid(tasks[task], cpu, is);
-                    }
-                    continue;
-                }
-                Step::Wake(..) => continue,
-            };
-            outcome.kicks.iter().for_each(|cpu| kicked[cpu as usize] = true);
-            let told = kicked.iter().zip(&idle).filter(|(kicked, idle)| **kicked && **idle).count();
-            for cpu in (0..CPUS).filter(|cpu| idle[*cpu as usize] && !kicked[*cpu as usize]) {
-                let could = waiting.iter().filter(|task| bench.host.may_run(tasks[**task], cpu)).count();
-                prop_assert!(could <= told, "CPU {} idles while {:?} wait, and {} look for them", cpu, waiting, told);
-            }
-        }
-        prop_assert_eq!(bench.engine.contract_violations(), (0, None));
-        prop_assert_eq!(bench.engine.totals().unexpected_transitions, 0);
-        // All that wait run in the end.
-        while !waiting.is_empty() {
-            let outcome = bench.event(EventKind::Pick, 0, TaskId::NONE, 0);
-            prop_assert_eq!(outcome.host_task as usize, waiting.remove(0));
-            bench.event(EventKind::Block, 0, outcome.task, 0);
-        }
-        prop_assert!(bench.engine.tasks().iter().all(|view| view.state.phase() != Phase::Ready));
+        check_list(steps)?;
     }
+}
+
+/// The CPU that was told of the newest task takes an older one, and the one that is left may not run it, or gets another that only it may
+/// run: the idle CPU that may has to hear of it.
+#[test]
+fn a_task_whose_cpu_took_an_older_one_has_another_cpu_told() {
+    use Step::*;
+    let may_not = [Look(3), Sleep(2), Sleep(1), Sleep(0), Wake(4, 0), Wake(2, 0), Forbid(1, 1, true), Wake(1, 0)];
+    check_list([may_not.as_slice(), &[Look(2), Look(0), Yield(1)]].concat()).unwrap();
+    let all_but_one_idle =
+        [Look(1), Look(2), Look(3), Wake(7, 0), Look(0), Look(1), Forbid(2, 2, true), Forbid(2, 3, true)];
+    let gets_another = [Wake(1, 0), Wake(2, 0), Wake(3, 0), Look(2), Look(1)];
+    check_list([all_but_one_idle.as_slice(), &gets_another].concat()).unwrap();
+}
+
+/// Where a CPU has taken what another one was told of, the two have changed places, and no third is kicked.
+#[test]
+fn cpus_that_take_each_others_tasks_have_no_third_one_told() {
+    let bench = Bench::new::<GlobalFifo>();
+    let [first, second] = [1, 2].map(|name| bench.task(name));
+    assert_eq!((bench.pick(1), bench.pick(2), bench.pick(3)), (None, None, None));
+    assert_eq!([bench.enqueue(0, first), bench.enqueue(0, second)], [[1], [2]]);
+    assert_eq!((bench.pick(2), bench.pick(1)), (Some(1), Some(2)));
+    // The second is not left to CPU 1, which may not run it.
+    let [third, fourth] = [3, 4].map(|name| bench.task(name));
+    [1, 2].into_iter().for_each(|cpu| bench.sleep(cpu));
+    bench.forbid(fourth, 1, true);
+    assert_eq!([bench.enqueue(0, third), bench.enqueue(0, fourth)], [[1], [2]]);
+    let outcome = bench.event(EventKind::Pick, 2, TaskId::NONE, 0);
+    assert_eq!((outcome.host_task, outcome.kicks.iter().collect::<Vec<_>>()), (3, vec![3]));
+    assert_eq!((bench.pick(1), bench.pick(3)), (None, Some(4)));
+    bench.assert_good();
+}
+
+/// The next CPU is one of the same cache, where it was one of that cache which was told.
+#[test]
+fn a_task_is_passed_on_within_the_cache_in_which_it_was_told_of() {
+    let bench = Bench::new::<LlcFifo>();
+    let [woken, older] = [1, 2].map(|name| bench.task(name));
+    assert_eq!((bench.pick(1), bench.pick(2), bench.pick(3)), (None, None, None));
+    bench.forbid(older, 1, true);
+    (2..CPUS).for_each(|cpu| bench.forbid(older, cpu, true));
+    assert_eq!(bench.enqueue(3, older), [], "no idle CPU may run it");
+    assert_eq!(bench.enqueue(3, woken), [2]);
+    bench.forbid(older, 2, false);
+    let outcome = bench.event(EventKind::Pick, 2, TaskId::NONE, 0);
+    assert_eq!((outcome.host_task, outcome.kicks.iter().collect::<Vec<_>>()), (2, vec![3]), "and not CPU 1");
+    assert_eq!(bench.pick(3), Some(1));
+    bench.assert_good();
 }
 
 /// Takes whatever is suggested, and asks for it.

@@ -461,13 +461,10 @@ pub unsafe extern "C" fn ekiden_rs_take_idle(
     let Some(engine) = engine() else { return 0 };
     // SAFETY: C's own set of a task's CPUs, of `allowed_len` words; it is never null.
     let allowed = unsafe { slice::from_raw_parts(allowed, allowed_len) };
-    let may = |cpu| Kernel.may_run(TaskId::from_bits(task), cpu);
-    let found = if among.is_null() {
-        engine.idle().take(&[allowed], may)
-    } else {
-        // SAFETY: a policy's set, not null, with the length that came with it.
-        engine.idle().take(&[allowed, unsafe { slice::from_raw_parts(among, among_len) }], may)
-    };
+    // SAFETY: a policy's set, not null, with the length that came with it.
+    let among = (!among.is_null()).then(|| unsafe { slice::from_raw_parts(among, among_len) });
+    let task = TaskId::from_bits(task);
+    let found = engine.idle().take(task, Some(allowed), among, |cpu| Kernel.may_run(task, cpu));
     found.map_or(0, |cpu| cpu + 1)
 }
 
