@@ -218,7 +218,7 @@ fn a_replay_stops_in_the_policy_under_a_debugger() {
         let (_, shown) = stop_at(call, Command::new(program).stdin(std::process::Stdio::null()));
         let is_there = shown.contains("\nTemporary breakpoint 2, ") || shown.contains("\nTemporary breakpoint 3, ");
         assert!(is_there, "call {call}: {shown}");
-        assert!(call != "3" || shown.contains("ekiden_policies::wfq::"), "{shown}");
+        assert!(call != "3" || shown.contains("policies/src/wfq.rs:"), "{shown}");
     }
     let (code, shown) = stop_at("3", Command::new(program).env("PATH", "/nowhere"));
     assert_eq!(code, Some(115), "{shown}");

@@ -197,15 +197,20 @@ fn complete_scheduler(item: &mut ItemImpl, errors: &mut Vec<Error>) {
     item.items.extend(added);
 }
 
-/// A host calls these from two places, with a call log and without, at every task switch.
+/// In a kernel a host calls these from two places, with a call log and without, at every task switch.
 const BUSIEST: [&str; 2] = ["enqueue", "pick_next_task"];
 
 fn inline(item: &mut ImplItem) {
     let ImplItem::Fn(method) = item else { return };
     let is_said = method.attrs.iter().any(|attribute| attribute.path().is_ident("inline"));
-    if !is_said && BUSIEST.iter().any(|name| method.sig.ident == name) {
-        method.attrs.push(parse_quote! { #[inline] });
+    if is_said {
+        return;
     }
+    if BUSIEST.iter().any(|name| method.sig.ident == name) {
+        method.attrs.push(parse_quote! { #[cfg_attr(target_os = "none", inline)] });
+    }
+    // A debugger that stops in the method finds it at one place.
+    method.attrs.push(parse_quote! { #[cfg_attr(not(target_os = "none"), inline(never))] });
 }
 
 /// Reads the item that the attribute stands on, and which of the other traits it implements, if not `Scheduler`.

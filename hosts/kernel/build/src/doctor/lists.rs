@@ -71,7 +71,9 @@ impl Fresh {
     /// What `apt-get install` says before it begins. For hundreds of packages that takes a tenth of a whole plan, which has their order.
     fn summary(&self, packages: &[String]) -> String {
         let mut apt = Command::new("apt-get");
-        apt.arg("-c").arg(&self.config).args(["--assume-no", "--no-install-recommends", "install"]).args(packages);
+        // Where it would install what it was told and nothing else it does not ask, but begins: so it has no dpkg.
+        apt.arg("-c").arg(&self.config).args(["--assume-no", "-o", "Dir::Bin::dpkg=/bin/false"]);
+        apt.args(["--no-install-recommends", "install"]).args(packages);
         let output = apt.env("LC_ALL", "C").output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
     }
