@@ -1,9 +1,9 @@
 //! Within a folder of the root the crates stand in an order, which its README states. A crate depends only on those before it.
 //! `folders_depend_on_each_other_one_way` is about the folders themselves.
 
-use std::{fs, path::Path};
+use std::fs;
 
-use super::{FOLDERS, WORKSPACES, assert_none, files, first, packages, root, within};
+use super::{FOLDERS, WORKSPACES, assert_none, first, packages, root, within};
 
 /// What the order begins with, in a README. It ends with the sentence.
 const ORDER: &str = "Order of the crates, lowest first:";
@@ -52,29 +52,6 @@ fn wrong(order: &[String], crates: &[Crate]) -> Vec<String> {
     let is_crate = |name: &&String| crates.iter().any(|of| of.name == **name);
     wrong.extend(order.iter().filter(|name| !is_crate(name)).map(|name| format!("there is no crate {name}")));
     wrong
-}
-
-/// Cargo looks for examples in a crate for a third of a second, which is told where there is none.
-#[test]
-fn examples_in_documentation_are_looked_for_where_there_are_some() {
-    let has_example =
-        |text: &str| text.lines().map(str::trim_start).any(|line| line.starts_with("//") && line.contains("```"));
-    let (sources, mut broken, mut tested) = (files("rs"), Vec::new(), 0);
-    for package in packages(WORKSPACES[0], &["--no-deps"]) {
-        let libraries = package["targets"].as_array().unwrap().iter();
-        for library in libraries.filter(|target| target["kind"][0] == "lib" || target["kind"][0] == "proc-macro") {
-            let of = within(&package["manifest_path"]);
-            let of_package = of.with_file_name("src");
-            let has_some =
-                sources.iter().any(|(name, text)| Path::new(name).starts_with(&of_package) && has_example(text));
-            tested += usize::from(has_some);
-            if library["doctest"] != has_some {
-                broken.push(of.display().to_string());
-            }
-        }
-    }
-    assert!(tested > 5, "only {tested} crates have examples");
-    assert_none(&broken, "doctest = false stands in the [lib] of each crate without examples, and of no other");
 }
 
 #[test]
