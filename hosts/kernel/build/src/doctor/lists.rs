@@ -71,7 +71,7 @@ impl Fresh {
     /// What `apt-get install` says before it begins. For hundreds of packages that takes a tenth of a whole plan, which has their order.
     fn summary(&self, packages: &[String]) -> String {
         let mut apt = Command::new("apt-get");
-        // Where it would install what it was told and nothing else it does not ask, but begins: so it has no dpkg.
+        // If nothing but the named packages is to be installed, apt-get does not ask and installs them. Without dpkg it cannot.
         apt.arg("-c").arg(&self.config).args(["--assume-no", "-o", "Dir::Bin::dpkg=/bin/false"]);
         apt.args(["--no-install-recommends", "install"]).args(packages);
         let output = apt.env("LC_ALL", "C").output().unwrap();
