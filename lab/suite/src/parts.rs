@@ -16,6 +16,8 @@ pub(crate) struct Part {
     pub(crate) environment: Vec<(String, String)>,
     /// Nothing else runs meanwhile: it keeps all processors busy by itself, or judges times.
     pub(crate) is_alone: bool,
+    /// It sleeps nearly all the time, so it takes no processor from two others.
+    pub(crate) waits: bool,
     /// It boots kernels.
     pub(crate) boots: bool,
     /// The directory whose lock keeps out every other part that needs it: beside one of these it would only wait.
@@ -39,6 +41,9 @@ const BOOT: [&str; 5] = [GUESTS, "vm machine", "build modules", "cli reproduce",
 
 /// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
 const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
+
+/// Test programs that wait for others to be ended, and for times to pass.
+const WAITS: [&str; 1] = ["cli machines"];
 
 /// Parts that need a directory for themselves, and which one.
 const LOCKS: [(&str, &str); 8] = [
@@ -106,6 +111,7 @@ impl Part {
             directory: root.to_owned(),
             environment: Vec::new(),
             is_alone: false,
+            waits: false,
             boots: false,
             locks: None,
         }
@@ -205,6 +211,7 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
         directory: guests.directory.clone(),
         environment: guests.environment.clone(),
         is_alone: false,
+        waits: false,
         boots: true,
         locks: lock_of(MODULES),
     });
@@ -274,6 +281,7 @@ fn program(root: &Path, line: &str) -> Option<Part> {
     part.command = vec![executable.to_owned()];
     part.directory = package.to_owned();
     part.is_alone = ALONE.contains(&name.as_str());
+    part.waits = WAITS.contains(&name.as_str());
     part.boots = BOOT.contains(&name.as_str());
     part.locks = lock_of(&name);
     Some(part)

@@ -279,11 +279,12 @@ fn next_to_start(waiting: &VecDeque<Part>, running: &[&Part]) -> Option<usize> {
     if running.is_empty() {
         return (!waiting.is_empty()).then_some(0);
     }
-    if running.len() == SLOTS || running.iter().any(|part| part.is_alone) {
+    if running.iter().any(|part| part.is_alone) {
         return None;
     }
+    let is_full = running.iter().filter(|part| !part.waits).count() >= SLOTS;
     let is_locked = |part: &Part| part.locks.is_some() && running.iter().any(|running| running.locks == part.locks);
-    waiting.iter().position(|part| !(part.is_alone || is_locked(part)))
+    waiting.iter().position(|part| !(part.is_alone || is_locked(part)) && (part.waits || !is_full))
 }
 
 /// What the file is called that keeps what a part prints.
@@ -397,6 +398,9 @@ mod tests {
         assert_eq!(next_to_start(&waiting, &[&running[0]]), None);
         assert_eq!(next_to_start(&waiting, &[&module]), Some(0));
         assert_eq!(next_to_start(&waiting, &[&running[0], &running[0]]), None);
+        waiting.push_back(Part { waits: true, ..Part::new(Path::new("/"), "sleeps", "") });
+        assert_eq!(next_to_start(&waiting, &[&running[0], &running[0]]), Some(waiting.len() - 1));
+        assert_eq!(next_to_start(&parts(&["test"]), &[&running[0], &waiting[waiting.len() - 1]]), Some(0));
     }
 
     #[test]

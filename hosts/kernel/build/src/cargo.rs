@@ -1,11 +1,12 @@
 //! Runs cargo for the target that the kernel is.
 
-use crate::{Error, Progress, Result, Sysroot, Toolchain, command, flags::TRIPLE, review::Artifact};
+use crate::{Error, Progress, Result, Sysroot, Toolchain, command, error::Context, flags::TRIPLE, review::Artifact};
 use cargo_metadata::{
     CompilerMessage, Message, Metadata, MetadataCommand, TargetKind,
     diagnostic::{Diagnostic, DiagnosticLevel},
 };
 use std::{
+    fs,
     io::{Cursor, IsTerminal},
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -18,6 +19,9 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// The compiler is asked for what is unstable, and cargo believes that it is, too. Settings could then give the compiler flags that come after ours, such
 /// as not to look at what is forbidden, or code to run.
 const STABLE: [&str; 2] = ["unstable.profile-rustflags=false", "unstable.codegen-backend=false"];
+
+/// A program that runs the compiler as it is.
+const NO_WRAPPER: &str = "/usr/bin/env";
 
 /// What a build needs to know besides what to build.
 pub(crate) struct Cargo<'a> {
@@ -86,9 +90,12 @@ impl Cargo<'_> {
 
     /// What cargo knows of the workspace in `directory`: its packages, and which of them are used for the kernel.
     pub(crate) fn metadata(&self, directory: &Path, what: &str, progress: Progress<'_>) -> Result<Metadata> {
+        fs::create_dir_all(&self.target_dir).context("create", &self.target_dir)?;
         let run = |offline: bool, progress: Progress<'_>| {
             let mut command = self.command("metadata", directory);
             command.args(["--format-version", "1", "--filter-platform", TRIPLE]);
+            // Where it keeps what the compiler told it.
+            command.env("CARGO_TARGET_DIR", &self.target_dir);
             command.args(offline.then_some("--offline"));
             command::watched(&mut command, "reading what the policy depends on", LIMIT, progress, &|_| None)
         };
@@ -115,12 +122,9 @@ impl Cargo<'_> {
                 command.env_remove(name);
             }
         }
-        // None, whatever the settings say.
-        command.env("RUSTC_WORKSPACE_WRAPPER", "");
-        match &self.wrapper {
-            Some(wrapper) => command.env("RUSTC_WRAPPER", wrapper),
-            None => command.env("RUSTC_WRAPPER", ""),
-        };
+        // Whatever the settings say. Without a program here, cargo does not keep what the compiler told it, and asks four times for each build.
+        command.env("RUSTC_WORKSPACE_WRAPPER", NO_WRAPPER);
+        command.env("RUSTC_WRAPPER", self.wrapper.as_deref().unwrap_or(Path::new(NO_WRAPPER)));
         command.env("RUSTC", self.toolchain.rustc()).env("RUSTC_BOOTSTRAP", "1");
         let mut flags = vec![format!("--sysroot={}", self.sysroot.directory().display())];
         flags.extend(self.rustflags.iter().cloned());

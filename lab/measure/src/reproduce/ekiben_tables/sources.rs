@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
-use ekiden_bench::{Component, Judged, table};
+use ekiden_bench::{Component, Judged, UnsafeTable, table};
 use ekiden_build::{UnsafeCount, code_lines, count_tree};
 use serde::Serialize;
 
@@ -99,7 +99,10 @@ pub(super) struct Sources {
 
 impl Sources {
     pub(super) fn count(root: &Path, policies: &[String]) -> Result<Self> {
-        let counted = count_unsafe::count(root)?;
+        Self::of(count_unsafe::count(root)?, root, policies)
+    }
+
+    fn of(counted: UnsafeTable, root: &Path, policies: &[String]) -> Result<Self> {
         let parts = TABLE_2.iter().map(|row| part(row, &counted.components)).collect();
         let policies = policies.iter().map(|policy| lines(&root.join("policies/src"), policy));
         let policies = policies.filter_map(Result::transpose).collect::<Result<_>>()?;
@@ -177,15 +180,16 @@ mod tests {
     use ekiden_build::Checkout;
 
     use super::*;
+    use count_unsafe::of_this_checkout;
 
     fn counted(policies: &[&str]) -> Sources {
         let policies: Vec<String> = policies.iter().map(|policy| (*policy).to_owned()).collect();
-        Sources::count(Checkout::find().unwrap().root(), &policies).unwrap()
+        Sources::of(of_this_checkout().clone(), Checkout::find().unwrap().root(), &policies).unwrap()
     }
 
     #[test]
     fn every_folder_of_table_2_has_code_of_its_language() {
-        let components = count_unsafe::count(Checkout::find().unwrap().root()).unwrap().components;
+        let components = &of_this_checkout().components;
         for row in &TABLE_2 {
             for folder in row.ours {
                 let is_it = |part: &&Component| part.name == *folder && part.language.ends_with(row.language);
